@@ -1,0 +1,85 @@
+# hgemm on Linux or WSL2, with Python 3.11 or newer and a C++ compiler:
+#
+#   make study          creates .venv, installs, runs the main job
+#   make test           the same, then style, types and tests
+#
+#   make study VENV=    the active Python environment as it is: nothing is created, installed or downloaded
+#   make lint           style and types alone                    make pytest   the tests alone
+#   make newest-triton  the Triton tests with the newest Triton  make clean    removes .venv and build
+
+VENV := .venv
+PYTHON3 := python3
+PYTHON := $(if $(VENV),$(VENV)/bin/python,$(PYTHON3))
+# Two processes halve the waiting on the compilers; a bare environment need not have pytest-xdist.
+PYTEST_ARGS := $(if $(VENV),-n 2 --dist worksteal)
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+
+ifneq ($(shell uname -s),Linux)
+$(error hgemm runs on Linux, and on Windows inside WSL2; this is $(shell uname -s))
+endif
+
+CLANG_FORMAT := $(if $(VENV),$(VENV)/bin/)clang-format
+CUDA_SOURCES := $(shell find cuda_kernels -name '*.cuh' -o -name '*.h' -o -name '*.hpp' -o -name '*.cpp')
+PIP_INSTALL = $(PYTHON) -m pip install --constraint constraints.txt --editable
+STUDY_INSTALLED := $(if $(VENV),$(VENV)/study.installed)
+TEST_INSTALLED := $(if $(VENV),$(VENV)/test.installed)
+
+.PHONY: help study test lint pytest toolkit newest-triton clean
+.NOTPARALLEL:
+
+help:
+	@sed -n '1,/^$$/{/^#/s/^# \{0,1\}//p}' Makefile
+
+study: toolkit
+	$(PYTHON) -m hgemm.study
+
+test: study lint pytest $(if $(VENV),$(if $(CI),newest-triton))
+
+lint: $(TEST_INSTALLED)
+	@if [ -z "$(VENV)" ] && ! { $(PYTHON) -c 'import mypy, ruff' && command -v $(CLANG_FORMAT); } >/dev/null 2>&1; then \
+	  echo "style and types are not checked: this environment lacks ruff, mypy or clang-format"; exit; fi; \
+	set -x; \
+	$(PYTHON) -m ruff check; \
+	$(PYTHON) -m ruff format --check; \
+	$(CLANG_FORMAT) --dry-run --Werror $(CUDA_SOURCES); \
+	$(PYTHON) -m mypy -p hgemm
+
+pytest: $(TEST_INSTALLED)
+	$(PYTHON) -m pytest $(PYTEST_ARGS)
+
+# nvcc from PyPI, only where it has work to do (on a GPU, or in CI, which compiles every kernel) and there is none yet.
+NVCC_MISSING := import os, torch; from hgemm.cuda_kernels.toolchain import describe; \
+  print((torch.cuda.is_available() or "CI" in os.environ) and isinstance(describe()["nvcc"], str))
+toolkit: $(STUDY_INSTALLED)
+ifneq ($(VENV),)
+	@if [ "$$($(PYTHON) -c '$(NVCC_MISSING)')" = True ]; then $(PIP_INSTALL) '.[toolkit]'; fi
+endif
+
+# PyTorch's CUDA build insists on one Triton, so the newest one goes into a folder of its own, ahead on the path.
+NEWEST_TRITON := build/newest-triton
+newest-triton: $(TEST_INSTALLED)
+	rm -rf $(NEWEST_TRITON)
+	$(PYTHON) -m pip install --quiet --target $(NEWEST_TRITON) --no-deps --upgrade triton
+	PYTHONPATH=$(NEWEST_TRITON) $(PYTHON) -c 'import triton; print("Triton", triton.__version__)'
+	PYTHONPATH=$(NEWEST_TRITON) $(PYTHON) -m pytest $(PYTEST_ARGS) tests/test_triton_*.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+ifneq ($(VENV),)
+$(VENV)/bin/python:
+	@$(PYTHON3) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "hgemm needs Python 3.11 or newer, and $(PYTHON3) is $$($(PYTHON3) --version 2>&1): name another with PYTHON3=" >&2; \
+	  exit 1; }
+	@$(PYTHON3) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "$(PYTHON3) cannot create $(VENV) (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+
+$(STUDY_INSTALLED): pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) .
+	@touch $@
+
+$(TEST_INSTALLED): $(STUDY_INSTALLED)
+	$(PIP_INSTALL) '.[dev]'
+	@touch $@
+endif

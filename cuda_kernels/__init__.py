@@ -1,0 +1,1 @@
+"""Handwritten CUDA kernels, and what compiles and calls them. Importing this compiles nothing and needs no GPU."""

@@ -1,0 +1,185 @@
+"""The handwritten families as backends: what each needs, what it accepts, its default, and the call itself."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hgemm.backends import Backend, Properties
+from hgemm.cuda_kernels import architectures, toolchain
+from hgemm.cuda_kernels.architectures import RESERVED_SHARED_BYTES
+from hgemm.cuda_kernels.configs import FAMILIES, Family, KernelConfig, Unit
+from hgemm.problem import Problem, vector_rule
+
+DTYPE_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16"}
+LARGEST_EXTENT = 2**31 - 1 - 256  # 32-bit coordinates, and one tile past an edge
+TMA_STRIDE_BYTES = 2**40  # cuTensorMapEncodeTiled: each stride lies below
+
+# In order of preference, by shared memory from most to least.
+DEFAULTS = {
+    "cp_async": ("128x128x32_s3_w64x32",),
+    # A tile K of 64 where two blocks of it fit (Hopper); else one of 32, of which two blocks fit sm_120.
+    "tma": ("128x128x64_s3_w64x32", "128x128x32_s3_w64x32"),
+}
+
+PROPERTIES = Properties(deterministic=True, row_invariant=True, accumulator="float32", exact_integers=True)
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """What of a device decides which configurations run on it."""
+
+    name: str
+    capability: tuple[int, int]
+    shared_bytes_per_block: int  # the most that one block can opt in to
+    shared_bytes_per_multiprocessor: int
+
+
+@functools.cache
+def device_limits(index: int) -> DeviceLimits:
+    """Limits of a CUDA device, read once."""
+    properties: Any = torch.cuda.get_device_properties(index)
+    return DeviceLimits(
+        properties.name,
+        (properties.major, properties.minor),
+        properties.shared_memory_per_block_optin,
+        properties.shared_memory_per_multiprocessor,
+    )
+
+
+def backends() -> list[Backend]:
+    """One record for each family of configs.py."""
+    return [_backend(family) for family in FAMILIES.values()]
+
+
+def config_limit(kernel: KernelConfig, device: DeviceLimits) -> str | None:
+    """Why a configuration cannot run on this device, with both numbers; None if it can."""
+    if kernel.shared_bytes <= device.shared_bytes_per_block:
+        return None
+    return (
+        f"configuration {kernel.name} needs {kernel.shared_bytes:,} bytes of shared memory for a block, and "
+        f"{device.name} has {device.shared_bytes_per_block:,}; choose a smaller one, or leave config out"
+    )
+
+
+def default_config(family: Family, device: DeviceLimits) -> KernelConfig:
+    """The first of the family's DEFAULTS of which as many blocks fit a multiprocessor as configs.py means to; else the
+    last, which needs the least shared memory."""
+    kernels = [family.configs[family.index(name)] for name in DEFAULTS[family.name]]
+    for kernel in kernels:
+        together = kernel.blocks_per_multiprocessor * (kernel.shared_bytes + RESERVED_SHARED_BYTES)
+        if together <= device.shared_bytes_per_multiprocessor and config_limit(kernel, device) is None:
+            return kernel
+    return kernels[-1]
+
+
+def unavailable(family: Family, device_type: str) -> str | None:
+    """Why the family cannot run on tensors of this device type, and the way out; None if it can. Compiles nothing."""
+    if device_type != "cuda":
+        return "it needs the emulator, which is not part of this version"
+    if sys.platform != "linux":
+        return f"the CUDA kernels are built on Linux (or WSL2) only; this is {sys.platform}"
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch"
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA device; see what nvidia-smi says"
+    try:
+        nvcc = toolchain.find_nvcc()
+        devices = [device_limits(index) for index in range(torch.cuda.device_count())]
+        fitting = [device for device in devices if device.capability >= family.minimum_capability]
+        if not fitting:
+            return _capability_rule(family, max(devices, key=lambda device: device.capability))
+        if reason := architectures.not_covered(fitting[0].capability):
+            return reason
+        architectures.check_toolkit(architectures.selected(family.minimum_capability), nvcc)
+        toolchain.find_ninja()
+        toolchain.find_cxx()
+    except toolchain.BuildError as error:
+        return str(error)
+    return None
+
+
+def accepts(family: Family, problem: Problem, config: str | None) -> str | None:
+    """The first rule that the problem breaks, with the value found; None if the family takes it."""
+    device_type = problem.device.type
+    if device_type != "cuda":
+        return unavailable(family, device_type)
+    if problem.dtype not in DTYPE_NAMES:
+        return f"the dtype must be float16 or bfloat16, found {problem.dtype}"
+    if rule := vector_rule(problem):
+        return rule
+    for name in ("M", "N", "K"):
+        if getattr(problem, name) > LARGEST_EXTENT:
+            return f"{name} must be at most {LARGEST_EXTENT:,}, found {getattr(problem, name):,}; split the product"
+    if family.name == "tma":
+        for name, operand in (("a", problem.a), ("b", problem.b)):
+            if operand.row_stride * problem.dtype.itemsize >= TMA_STRIDE_BYTES:
+                return (
+                    f"the row stride of {name} must be below 2^40 bytes for TMA, found "
+                    f"{operand.row_stride * problem.dtype.itemsize:,}; copy it with .contiguous()"
+                )
+    device = _device_of(problem)
+    if device.capability < family.minimum_capability:
+        return _capability_rule(family, device)
+    kernel = family.configs[family.index(config)] if config else default_config(family, device)
+    return config_limit(kernel, device)
+
+
+def _backend(family: Family) -> Backend:
+    major, minor = family.minimum_capability
+    return Backend(
+        name=family.backend,
+        idea=family.idea,
+        requires=(f"CUDA device of compute capability {major}.{minor} or newer", "nvcc", "C++ compiler", "ninja"),
+        configs=tuple(kernel.name for kernel in family.configs),
+        properties=PROPERTIES,
+        unavailable=functools.partial(unavailable, family),
+        accepts=functools.partial(accepts, family),
+        choose=functools.partial(_choose, family),
+        run=_runner(family),
+    )
+
+
+def _choose(family: Family, problem: Problem) -> str | None:
+    if problem.device.type != "cuda":
+        return None
+    return default_config(family, _device_of(problem)).name
+
+
+def _runner(family: Family) -> Callable[[Tensor, Tensor, Tensor, str | None], None]:
+    """The call: the op of the binding with a handle and an index, which are looked up, and built, once."""
+    launchers: dict[tuple[torch.dtype, str | None], tuple[Any, int, int]] = {}
+
+    def run(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
+        launcher = launchers.get((a.dtype, config))
+        if launcher is None:
+            if config is None:
+                return run(a, b, out, _choose(family, Problem.from_tensors(a, b, out)))
+            launcher = launchers[a.dtype, config] = _load(family, a.dtype, config)
+        op, handle, index = launcher
+        op(a, b, out, handle, index)
+
+    return run
+
+
+def _load(family: Family, dtype: torch.dtype, config: str) -> tuple[Any, int, int]:
+    from hgemm.cuda_kernels.build import load_unit  # not at import: it needs what only Linux has
+
+    unit = load_unit(Unit(family.name, DTYPE_NAMES[dtype]))
+    return torch.ops.hgemm_cuda.mm_out.default, unit.handle, family.index(config)
+
+
+def _device_of(problem: Problem) -> DeviceLimits:
+    index = problem.device.index
+    return device_limits(torch.cuda.current_device() if index is None else index)
+
+
+def _capability_rule(family: Family, device: DeviceLimits) -> str:
+    needed, found = (".".join(map(str, capability)) for capability in (family.minimum_capability, device.capability))
+    return f"{family.backend} needs compute capability {needed} or newer, and {device.name} has {found}"

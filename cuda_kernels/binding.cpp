@@ -1,0 +1,221 @@
+// torch.ops.hgemm_cuda over the C interface of launch.h, on torch's stable ABI.
+//
+// No CUDA header and no kernel: g++ compiles this file alone, against a torch with CUDA or without. The compiled units
+// are shared libraries of their own, opened when build.py hands over their path; a number, the handle, stands for each.
+
+#include <dlfcn.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+
+#include "launch.h"
+
+#ifndef USE_CUDA
+// In a torch without CUDA these are nowhere to be found, and no CUDA tensor can ask for them.
+extern "C" __attribute__((weak)) AOTITorchError aoti_torch_get_current_cuda_stream(int32_t device, void** stream);
+#endif
+
+namespace {
+
+using torch::stable::Tensor;
+
+// One opened library. Units are never closed: a kernel may still be running.
+struct Unit {
+  int32_t device_type;
+  int32_t dtype;
+  decltype(&hgemm_config_count) config_count;
+  decltype(&hgemm_config_name) config_name;
+  decltype(&hgemm_workspace_bytes) workspace_bytes;
+  decltype(&hgemm_launch) launch;
+  decltype(&hgemm_resources) resources;
+};
+
+// Written under the mutex, read without: a handle is handed out only after its entry is in place.
+constexpr int MAX_UNITS = 1024;
+std::unique_ptr<Unit> units[MAX_UNITS];
+std::atomic<int> unit_count{0};
+std::mutex loading;
+
+const Unit& find_unit(int64_t handle) {
+  if (handle < 0 || handle >= unit_count.load(std::memory_order_acquire))
+    throw std::runtime_error("hgemm_cuda: no unit has the handle " + std::to_string(handle) +
+                             "; handles come from hgemm.cuda_kernels.build.load_unit");
+  return *units[handle];
+}
+
+template <class Function>
+void find_symbol(void* library, const char* path, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  if (!function) throw std::runtime_error(std::string(path) + " exports no " + name + ": it is no unit of launch.h");
+}
+
+int load_unit(const char* path, int32_t device_type, const std::string& dtype) {
+  auto unit = std::make_unique<Unit>();
+  unit->device_type = device_type;
+  if (dtype == "f16") {
+    unit->dtype = aoti_torch_dtype_float16();
+  } else if (dtype == "bf16") {
+    unit->dtype = aoti_torch_dtype_bfloat16();
+  } else {
+    throw std::runtime_error("a unit's dtype is f16 or bf16, found " + dtype);
+  }
+  // RTLD_LOCAL: every unit exports the same names.
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (!library) throw std::runtime_error(dlerror());
+  find_symbol(library, path, "hgemm_config_count", unit->config_count);
+  find_symbol(library, path, "hgemm_config_name", unit->config_name);
+  find_symbol(library, path, "hgemm_workspace_bytes", unit->workspace_bytes);
+  find_symbol(library, path, "hgemm_launch", unit->launch);
+  find_symbol(library, path, "hgemm_resources", unit->resources);
+
+  const std::lock_guard<std::mutex> guard(loading);
+  const int handle = unit_count.load(std::memory_order_relaxed);
+  if (handle == MAX_UNITS) throw std::runtime_error("more than 1024 units are loaded");
+  units[handle] = std::move(unit);
+  unit_count.store(handle + 1, std::memory_order_release);
+  return handle;
+}
+
+const char* device_name(int32_t type) {
+  return type == aoti_torch_device_type_cuda() ? "cuda" : type == aoti_torch_device_type_cpu() ? "cpu" : "other";
+}
+
+[[noreturn]] void refuse(const std::string& rule) { throw std::runtime_error("hgemm_cuda.mm_out: " + rule); }
+
+// What is read of each tensor: once, through the C interface.
+struct Matrix {
+  int64_t rows, columns, row_stride;
+
+  Matrix(const char* name, const Tensor& tensor, const Unit& unit, int32_t device) {
+    int32_t type, index, dtype;
+    aoti_torch_get_device_type(tensor.get(), &type);
+    aoti_torch_get_device_index(tensor.get(), &index);
+    aoti_torch_get_dtype(tensor.get(), &dtype);
+    if (type != unit.device_type)
+      refuse(std::string(name) + " is a " + device_name(type) + " tensor, and this unit is built for " +
+             device_name(unit.device_type));
+    if (index != device)
+      refuse(std::string(name) + " is on device " + std::to_string(index) + ", a on device " + std::to_string(device));
+    if (dtype != unit.dtype)
+      refuse(std::string(name) + " must be of the dtype that this unit is built for, " +
+             (unit.dtype == aoti_torch_dtype_float16() ? "float16" : "bfloat16"));
+    if (tensor.dim() != 2) refuse(std::string(name) + " must have 2 dimensions, found " + std::to_string(tensor.dim()));
+    rows = tensor.size(0);
+    columns = tensor.size(1);
+    row_stride = tensor.stride(0);
+    if (tensor.stride(1) != 1 || row_stride < columns)
+      refuse(std::string(name) + " must be row-major, found strides (" + std::to_string(row_stride) + ", " +
+             std::to_string(tensor.stride(1)) + ")");
+  }
+};
+
+void* current_stream(int32_t device) {
+  void* stream = nullptr;
+#ifndef USE_CUDA
+  if (!aoti_torch_get_current_cuda_stream) refuse("the binding was built for a torch without CUDA");
+#endif
+  if (aoti_torch_get_current_cuda_stream(device, &stream) != 0) refuse("torch has no current CUDA stream");
+  return stream;
+}
+
+// Scratch memory from torch's allocator. Freed on return, and reused only by later work on the same stream.
+Tensor allocate(int64_t bytes, int32_t device_type, int32_t device) {
+  const int64_t stride = 1;
+  AtenTensorHandle memory;
+  if (aoti_torch_empty_strided(1, &bytes, &stride, aoti_torch_dtype_uint8(), device_type, device, &memory) != 0)
+    refuse("no memory for a workspace of " + std::to_string(bytes) + " bytes");
+  return Tensor(memory);
+}
+
+void launch(const Unit& unit, const HgemmProblem& problem, int config, int32_t device, void* stream) {
+  const size_t bytes = unit.workspace_bytes(&problem, config);
+  const char* error = nullptr;
+  if (bytes == 0) {
+    error = unit.launch(&problem, config, nullptr, 0, stream);
+  } else {
+    const Tensor workspace = allocate(static_cast<int64_t>(bytes), unit.device_type, device);
+    error = unit.launch(&problem, config, workspace.mutable_data_ptr(), bytes, stream);
+  }
+  if (error) refuse(error);
+}
+
+// out[M, N] = a[M, K] @ b[K, N], enqueued on the current stream of a's device. Throws before anything is launched.
+void mm_out(const Tensor& a, const Tensor& b, const Tensor& out, int64_t handle, int64_t config) {
+  const Unit& unit = find_unit(handle);
+  if (config < 0 || config >= unit.config_count())
+    refuse("configuration " + std::to_string(config) + " of " + std::to_string(unit.config_count()));
+  const int32_t device = a.get_device_index();
+  const Matrix left("a", a, unit, device), right("b", b, unit, device), result("out", out, unit, device);
+  if (left.columns != right.rows || result.rows != left.rows || result.columns != right.columns)
+    refuse("shapes do not agree: (" + std::to_string(left.rows) + ", " + std::to_string(left.columns) + ") @ (" +
+           std::to_string(right.rows) + ", " + std::to_string(right.columns) + ") -> (" + std::to_string(result.rows) +
+           ", " + std::to_string(result.columns) + ")");
+  const HgemmProblem problem{.a = a.const_data_ptr(),
+                             .b = b.const_data_ptr(),
+                             .c = out.mutable_data_ptr(),
+                             .M = left.rows,
+                             .N = right.columns,
+                             .K = left.columns,
+                             .batch = 1,
+                             .a_row_stride = left.row_stride,
+                             .b_row_stride = right.row_stride,
+                             .c_row_stride = result.row_stride,
+                             .a_column_stride = 1,
+                             .b_column_stride = 1,
+                             .c_column_stride = 1,
+                             .a_batch_stride = 0,
+                             .b_batch_stride = 0,
+                             .c_batch_stride = 0};
+  if (unit.device_type == aoti_torch_device_type_cuda()) {
+    const torch::stable::accelerator::DeviceGuard guard(device);
+    launch(unit, problem, static_cast<int>(config), device, current_stream(device));
+  } else {
+    launch(unit, problem, static_cast<int>(config), device, nullptr);
+  }
+}
+
+int report(const std::exception& error, char* text, size_t size) {
+  std::snprintf(text, size, "%s", error.what());
+  return -1;
+}
+
+}  // namespace
+
+// What binding.py calls through ctypes. A function with an `error` buffer returns -1 and fills it if it fails.
+extern "C" {
+
+int hgemm_load_unit(const char* path, int device_type, const char* dtype, char* error, size_t error_size) try {
+  return load_unit(path, device_type, dtype);
+} catch (const std::exception& failure) {
+  return report(failure, error, error_size);
+}
+
+// NULL past the last configuration.
+const char* hgemm_unit_config_name(int handle, int config) try {
+  return find_unit(handle).config_name(config);
+} catch (const std::exception&) {
+  return nullptr;
+}
+
+int hgemm_unit_resources(int handle, int config, HgemmResources* resources, char* error, size_t error_size) try {
+  if (const char* failure = find_unit(handle).resources(config, resources)) throw std::runtime_error(failure);
+  return 0;
+} catch (const std::exception& failure) {
+  return report(failure, error, error_size);
+}
+
+}  // extern "C"
+
+STABLE_TORCH_LIBRARY(hgemm_cuda, library) {
+  library.def("mm_out(Tensor a, Tensor b, Tensor(a!) out, int unit, int config) -> ()");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(hgemm_cuda, CUDA, library) { library.impl("mm_out", TORCH_BOX(&mm_out)); }
+STABLE_TORCH_LIBRARY_IMPL(hgemm_cuda, CPU, library) { library.impl("mm_out", TORCH_BOX(&mm_out)); }

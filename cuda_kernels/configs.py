@@ -1,0 +1,165 @@
+"""The one table of compiled configurations, and the translation units that are generated from it.
+
+A family is one main loop in one header. A unit is what is compiled at a time: a family for one dtype and one layout,
+with all its configurations. Nothing here needs a compiler or a GPU.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hgemm.config import Config
+
+DTYPES = ("f16", "bf16")
+LAYOUTS = ("nn", "nt", "tn", "tt")
+"""Layouts of A, then B: "n" for row-major, "t" for column-major. The weight of an nn.Linear, as `w.t()`, is "t"."""
+
+GEFORCE_SHARED_BYTES = 101_376
+"""Shared memory that one block can use on sm_120 (GeForce RTX 50)."""
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """One compiled configuration of a family."""
+
+    config: Config
+    blocks_per_multiprocessor: int
+    """Blocks meant to share a multiprocessor on the device with room for them; the compiler caps registers by it."""
+    shared_bytes: int
+    """Dynamic shared memory of a block. The compiler checks it against the kernel's own arithmetic."""
+    kernel: str
+    """The class template of the kernel: `kernel<T, Config>`."""
+    geforce: bool = True
+    """Meant for sm_120: fits 101,376 bytes and compiles there without spills."""
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kernel source and its configurations."""
+
+    name: str
+    backend: str
+    idea: str
+    header: str
+    minimum_capability: tuple[int, int]
+    configs: tuple[KernelConfig, ...]
+
+    def index(self, name: str) -> int:
+        """Position of a configuration in the unit's own order. Raises KeyError for a name that is not in the table."""
+        for index, kernel in enumerate(self.configs):
+            if kernel.name == name:
+                return index
+        raise KeyError(name)
+
+
+def _ring_bytes(config: Config, barrier_bytes: int) -> int:
+    """A ring of `stages` tiles of A and B in 2-byte elements, with `barrier_bytes` of mbarriers a stage."""
+    return config.stages * (2 * config.tile_k * (config.tile_m + config.tile_n) + barrier_bytes)
+
+
+def _cp_async(name: str, blocks_per_multiprocessor: int) -> KernelConfig:
+    config = Config.parse(name)
+    staged_c = 2 * config.tile_m * config.tile_n
+    shared_bytes = max(_ring_bytes(config, 0), staged_c)
+    return KernelConfig(config, blocks_per_multiprocessor, shared_bytes, "hgemm::CpAsyncGemm")
+
+
+def _tma(name: str, blocks_per_multiprocessor: int) -> KernelConfig:
+    config = Config.parse(name)
+    shared_bytes = _ring_bytes(config, 8)
+    geforce = shared_bytes <= GEFORCE_SHARED_BYTES
+    return KernelConfig(config, blocks_per_multiprocessor, shared_bytes, "hgemm::TmaGemm", geforce)
+
+
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        Family(
+            name="cp_async",
+            backend="cuda_cp_async",
+            idea="cp.async into a swizzled ring, ldmatrix, mma.sync",
+            header="cp_async.cuh",
+            minimum_capability=(8, 0),
+            configs=(
+                _cp_async("128x128x32_s2_w64x32", 2),
+                _cp_async("128x128x32_s3_w64x32", 2),
+                _cp_async("128x128x32_s3_w64x32_noswizzle", 2),
+            ),
+        ),
+        Family(
+            name="tma",
+            backend="cuda_tma",
+            idea="TMA load, an mbarrier a stage, ldmatrix, mma.sync, fragments double-buffered",
+            header="tma.cuh",
+            minimum_capability=(9, 0),
+            configs=(
+                # 3 x (32,768 + 8) bytes: one block in the 101,376 of sm_120, two on Hopper.
+                _tma("128x128x64_s3_w64x32", 2),
+                # 3 x (16,384 + 8) bytes: two blocks, with 1,024 reserved for each, in the 102,400 of sm_120.
+                _tma("128x128x32_s3_w64x32", 2),
+                # A warp tile of 64x64 does twice the work of 64x32 on 4/3 of the bytes that ldmatrix reads.
+                # 2 x (49,152 + 8) bytes: one block on sm_120 too.
+                _tma("128x256x64_s2_w64x64", 1),
+                # 4 x (49,152 + 8) bytes: Hopper only.
+                _tma("256x128x64_s4_w64x64", 1),
+            ),
+        ),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A translation unit: one family, one dtype ("f16" or "bf16"), one layout."""
+
+    family: str
+    dtype: str
+    layout: str = "nn"
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}_{self.dtype}_{self.layout}"
+
+    def source(self) -> str:
+        """The C++ text of the unit, the same for nvcc and for the emulator."""
+        family = FAMILIES[self.family]
+        lines = [
+            "// Generated from the table in configs.py.",
+            f'#include "{family.header}"',
+            '#include "unit.cuh"',
+            "",
+        ]
+        for index, kernel in enumerate(family.configs):
+            c = kernel.config
+            shape = f"hgemm::TileShape<{c.tile_m}, {c.tile_n}, {c.tile_k}, {c.stages}, {c.warp_m}, {c.warp_n}>"
+            lines += [
+                f"struct Config_{index} : {shape} {{",
+                f'  static constexpr const char* NAME = "{c.name}";',
+                f"  static constexpr int BLOCKS_PER_MULTIPROCESSOR = {kernel.blocks_per_multiprocessor};",
+                f"  static constexpr bool A_K_CONTIGUOUS = {_cpp(self.layout[0] == 'n')};",
+                f"  static constexpr bool B_K_CONTIGUOUS = {_cpp(self.layout[1] == 't')};",
+                *(["  static constexpr bool SWIZZLED = false;"] if "noswizzle" in c.flags else []),
+                "};",
+                f"static_assert({kernel.kernel}<hgemm::{self.dtype}, Config_{index}>::SHARED_BYTES == "
+                f'{kernel.shared_bytes}, "shared memory of {c.name} in configs.py");',
+            ]
+        kernels = (f"{kernel.kernel}<hgemm::{self.dtype}, Config_{i}>" for i, kernel in enumerate(family.configs))
+        lines += [
+            f"using ThisUnit = hgemm::Unit<{', '.join(kernels)}>;",
+            "HGEMM_EXPORT(ThisUnit)",
+            "",
+        ]
+        return "\n".join(lines)
+
+
+def _cpp(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def units(families: tuple[str, ...] = tuple(FAMILIES)) -> list[Unit]:
+    """Every unit of the given families."""
+    return [Unit(family, dtype, layout) for family in families for dtype in DTYPES for layout in LAYOUTS]

@@ -1,0 +1,154 @@
+"""An emulated shared library as Python sees it: the C interfaces of launch.h and control.h."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+class HgemmProblem(ctypes.Structure):
+    """struct HgemmProblem of launch.h."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("a", "b", "c")),
+        *((name, ctypes.c_int64) for name in ("M", "N", "K", "batch")),
+        *((f"{operand}_row_stride", ctypes.c_int64) for operand in "abc"),
+        *((f"{operand}_column_stride", ctypes.c_int64) for operand in "abc"),
+        *((f"{operand}_batch_stride", ctypes.c_int64) for operand in "abc"),
+    ]
+
+
+class _Memory(ctypes.Structure):
+    """struct HgemmMemory of control.h."""
+
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("sizes", ctypes.c_int64 * 3),
+        ("strides", ctypes.c_int64 * 3),
+        ("writable", ctypes.c_int32),
+    ]
+
+
+class Progress(ctypes.Structure):
+    """struct HgemmProgress of control.h: read it from another thread while a launch runs; `cancel = 1` stops it."""
+
+    _fields_ = [("blocks_done", ctypes.c_int64), ("blocks_total", ctypes.c_int64), ("cancel", ctypes.c_int32)]
+
+
+class _Options(ctypes.Structure):
+    """struct HgemmEmulatorOptions of control.h."""
+
+    _fields_ = [
+        ("schedule", ctypes.c_char_p),
+        ("shared_base", ctypes.c_uint32),
+        ("threads", ctypes.c_int32),
+        ("progress", ctypes.POINTER(Progress)),
+    ]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Global memory that a kernel may touch, in 16-bit elements: sizes and strides of batch, row and column."""
+
+    name: str
+    address: int
+    sizes: tuple[int, int, int]
+    strides: tuple[int, int, int]
+    writable: bool = False
+
+
+class EmulatedLibrary:
+    """A shared library compiled against the emulator. Calls into it release Python's lock."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.functions = ctypes.CDLL(str(path))
+        for name in ("hgemm_launch", "hgemm_emulator_begin", "hgemm_emulator_end", "hgemm_config_name"):
+            with contextlib.suppress(AttributeError):  # not every library is a unit
+                getattr(self.functions, name).restype = ctypes.c_char_p
+
+    def run(
+        self,
+        call: Callable[[], bytes | None],
+        memories: Sequence[Memory] = (),
+        schedule: str | None = None,
+        shared_base: int = 0,
+        threads: int = 0,
+        progress: Progress | None = None,
+    ) -> tuple[str | None, dict[str, Any]]:
+        """Runs `call`, which launches kernels of this library: what it returned, and the report as plain data.
+
+        Raises ValueError for a schedule that cannot be read.
+        """
+        options = _Options(
+            schedule.encode() if schedule is not None else None,
+            shared_base,
+            threads,
+            ctypes.pointer(progress) if progress is not None else None,
+        )
+        array = (_Memory * max(1, len(memories)))(
+            *(
+                _Memory(
+                    m.name.encode(),
+                    m.address,
+                    (ctypes.c_int64 * 3)(*m.sizes),
+                    (ctypes.c_int64 * 3)(*m.strides),
+                    m.writable,
+                )
+                for m in memories
+            )
+        )
+        refusal = self.functions.hgemm_emulator_begin(array, ctypes.c_size_t(len(memories)), ctypes.byref(options))
+        if refusal is not None:
+            raise ValueError(refusal.decode())
+        error = call()
+        report = json.loads(self.functions.hgemm_emulator_end())
+        return (error.decode(errors="replace") if error else None), report
+
+    def launch(self, problem: HgemmProblem, config: int) -> bytes | None:
+        """hgemm_launch, with a workspace if the configuration wants one: the message, or None."""
+        wanted = self.functions.hgemm_workspace_bytes
+        wanted.restype = ctypes.c_size_t
+        size = wanted(ctypes.byref(problem), config)
+        workspace = ctypes.create_string_buffer(size) if size else None
+        result: bytes | None = self.functions.hgemm_launch(
+            ctypes.byref(problem), config, workspace, ctypes.c_size_t(size), None
+        )
+        return result
+
+    def config_names(self) -> Iterator[str]:
+        index = 0
+        while name := self.functions.hgemm_config_name(index):
+            yield name.decode()
+            index += 1
+
+
+def in_thread(work: Callable[[], None], watch: Callable[[], None], progress: Progress, seconds: float = 0.1) -> None:
+    """Runs `work` in a thread and calls `watch` now and then, so that a keyboard interrupt can stop the emulator."""
+    failure: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=guarded, name="hgemm emulator")
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(seconds)
+            watch()
+    except BaseException:
+        progress.cancel = 1
+        thread.join()
+        raise
+    if failure:
+        raise failure[0]

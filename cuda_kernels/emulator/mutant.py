@@ -1,0 +1,30 @@
+"""Planted faults: one change to one line of a kernel each, and the check of the emulator that has to find it.
+
+They are changes of the source text, so that the kernels themselves stay free of switches. A text that is not found
+exactly once is an error: a kernel that changes takes its mutants along. The lists: mutants_cp_async.py, mutants_tma.py,
+mutants_shared.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VALUES = "values"
+"""In place of a kind of fault: no rule is broken, the product is wrong."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault. It counts as caught if one of `caught_by` is found under at least one schedule."""
+
+    name: str
+    what: str
+    file: str
+    original: str
+    changed: str
+    caught_by: tuple[str, ...]
+    family: str = "tma"
+    config: str = "128x128x64_s3_w64x32"
+    shape: tuple[int, int, int] = (200, 264, 456)  # M, N, K
+    batch: int = 1
+    aligned_rows: bool = True  # of C

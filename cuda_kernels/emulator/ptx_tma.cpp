@@ -1,0 +1,108 @@
+// ptx.hpp: the copy engine, its bulk groups, and the fence between the two proxies.
+#include "ptx.hpp"
+
+#include "calling_thread.hpp"
+
+namespace ptx {
+
+using namespace hgemm::emulator;
+
+namespace {
+
+// The fields of a tensor map and the box's place, checked; false if the copy cannot be made.
+bool check_copy(const CallingThread& me, const TensorMapFields& map, uint32_t shared_address) {
+  if (map.magic != TensorMapFields::MAGIC) {
+    me.report(Kind::misaligned, Space::none, 0,
+              [&] { return format("%s is given a tensor map that was never encoded", name(me.access.operation)); });
+    return false;
+  }
+  return me.block.shared.check_range(me.access, shared_address, map.box_bytes(), map.shared_alignment());
+}
+
+// The copy must not overtake an ldmatrix whose values are still on their way to registers.
+void check_register_loads(const CallingThread& me, uint32_t destination, uint32_t bytes) {
+  for (const Warp& warp : me.block.warps) {
+    const RegisterLoads::Rows* rows = warp.register_loads.find(destination, bytes, me.warp.knows.generic[warp.agent]);
+    if (!rows) continue;
+    me.report(Kind::race, Space::shared, destination, [&] {
+      return format(
+          "tma_load_3d writes %u bytes at shared address 0x%x, which warp %u reads with an ldmatrix at %s: "
+          "the memory was released before anything had used what the ldmatrix loads",
+          bytes, destination, warp.index, place(rows->site).c_str());
+    });
+  }
+}
+
+}  // namespace
+
+// From here on the async proxy knows what this thread has written, and all that the thread has learnt of the writes of
+// others. Of its own warp that excludes what other lanes have written and not fenced.
+void fence_proxy_async(Site site) {
+  const CallingThread me(Operation::fence_proxy_async, site);
+  Warp& warp = me.warp;
+  me.lane.first_unfenced_write = 0;
+  uint32_t own = warp.epoch();
+  for (const Lane& lane : warp.lanes)
+    if (lane.first_unfenced_write && lane.first_unfenced_write - 1 < own) own = lane.first_unfenced_write - 1;
+  own = std::max(own, warp.knows.async[warp.agent]);
+  warp.knows.async.join(warp.knows.generic);
+  warp.knows.async[warp.agent] = own;
+  for (Mbarrier& barrier : me.block.mbarriers.all()) {
+    const uint32_t agent = me.block.warps[barrier.initialiser_warp].agent;
+    if (barrier.initialised_in <= warp.knows.async[agent]) barrier.fenced = true;
+  }
+  warp.begin_epoch();
+}
+
+void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map, uint32_t barrier_address, int column, int row,
+                 int batch, Site site) {
+  const CallingThread me(Operation::tma_load_3d, site);
+  const TensorMapFields fields = read_tensor_map(map);
+  if (!check_copy(me, fields, destination)) return;
+  Mbarrier* barrier = me.block.mbarriers.find(barrier_address);
+  if (!barrier || !barrier->fenced) {
+    me.report(Kind::mbarrier, Space::shared, barrier_address, [&] {
+      return format(barrier ? "tma_load_3d uses the mbarrier at 0x%x, and no fence came behind its initialisation"
+                            : "tma_load_3d is to report to shared address 0x%x, where no mbarrier has been initialised",
+                    barrier_address);
+    });
+    if (!barrier) return;
+  }
+  ++me.counter().executed;
+  check_register_loads(me, destination, fields.box_bytes());
+  me.block.shared.begin_copy(me.access, destination, fields.box_bytes(), true);
+  me.group.issue(me.block, {0, true, fields, column, row, batch, destination, barrier, me.access});
+  me.group.interrupt(me.lane);
+}
+
+void tma_store_3d(const hgemm::TensorMap* map, uint32_t source, int column, int row, int batch, Site site) {
+  const CallingThread me(Operation::tma_store_3d, site);
+  const TensorMapFields fields = read_tensor_map(map);
+  if (!check_copy(me, fields, source)) return;
+  ++me.counter().executed;
+  me.block.shared.begin_bulk_read(me.access, source, fields.box_bytes());
+  me.lane.open_stores.push_back({me.block.copies_issued, source, fields.box_bytes()});
+  me.group.issue(me.block, {0, false, fields, column, row, batch, source, nullptr, me.access});
+  me.group.interrupt(me.lane);
+}
+
+void bulk_commit_group() {
+  const CallingThread me;
+  me.lane.store_groups.push_back(std::move(me.lane.open_stores));
+  me.lane.open_stores.clear();
+}
+
+// The shared memory of all but the latest `pending` groups has been read and may be written again.
+void bulk_wait_for(uint32_t pending, Site site) {
+  const CallingThread me(Operation::bulk_wait_group_read, site);
+  for (; me.lane.store_groups.size() > pending; me.lane.store_groups.pop_front())
+    for (const BulkStore& store : me.lane.store_groups.front()) {
+      me.group.land(me.block, store.number);
+      me.block.shared.end_bulk_read(me.warp, me.lane.index, store.address, store.bytes);
+    }
+  me.group.interrupt(me.lane);
+}
+
+void prefetch_tensor_map(const hgemm::TensorMap*) {}
+
+}  // namespace ptx

@@ -1,0 +1,107 @@
+// How the accumulators reach C in global memory.
+#pragma once
+
+#include "launch.h"
+#include "mainloop.cuh"
+#include "raster.cuh"
+
+namespace hgemm {
+
+// C[M, N] of each batch. Strides count elements.
+struct Output {
+  void* base;
+  int M, N;
+  int64_t row_stride, column_stride, batch_stride;
+  bool aligned;  // columns are contiguous and every row starts on 16 bytes
+};
+
+inline Output output(const HgemmProblem& p) {
+  const uint64_t bits = reinterpret_cast<uintptr_t>(p.c) | static_cast<uint64_t>(p.c_row_stride | p.c_batch_stride) * 2;
+  return {p.c,
+          static_cast<int>(p.M),
+          static_cast<int>(p.N),
+          p.c_row_stride,
+          p.c_column_stride,
+          p.c_batch_stride,
+          p.c_column_stride == 1 && bits % 16 == 0};
+}
+
+// Blocks of the grid: one for each tile of C of each batch.
+template <class Config>
+int64_t block_count(const HgemmProblem& p) {
+  return p.batch * tiles(p.M, Config::TILE_M) * tiles(p.N, Config::TILE_N);
+}
+
+// Eight neighbouring columns of a row of C, as far as they lie inside it: in one store, or element by element at an
+// edge that is not a multiple of 8 columns and in a C whose rows are not aligned.
+HGEMM_DEVICE void store_chunk(const Output& c, char* base, int row, int column, const uint32_t (&value)[4]) {
+  const int columns_left = c.N - column;
+  if (row >= c.M || columns_left <= 0) return;
+  char* const chunk = base + (row * c.row_stride + column * c.column_stride) * ELEMENT_BYTES;
+  if (c.aligned && columns_left >= CHUNK_ELEMENTS) {
+    ptx::st_global_v4(chunk, value);
+  } else {
+#pragma unroll
+    for (int e = 0; e < CHUNK_ELEMENTS; ++e)
+      if (e < columns_left)
+        ptx::st_global_b16(chunk + e * c.column_stride * ELEMENT_BYTES, value[e / 2] >> (e % 2 * 16));
+  }
+}
+
+// Through shared memory, in 16-byte stores.
+//
+// mma leaves each lane two neighbouring columns, 4 bytes, of a row: stored directly, a warp's store would touch eight
+// rows with 16 bytes each, half a sector. Each warp instead lays its part of C into shared memory of its own and reads
+// it back as whole 16-byte chunks, so that no two warps need wait for each other. The caller makes sure that the memory
+// is free (nobody reads or copies into it any more).
+template <class T, class Config>
+struct StoreThroughShared {
+  using Warp = WarpTile<T, Config>;
+  // Panels of 32 columns (64 bytes, TMA's 64-byte swizzle). Writing, the lanes of a warp hit (row % 2, chunk ^ row / 2,
+  // word) = 32 different banks; reading, eight lanes take two whole rows = 128 consecutive bytes, permuted.
+  static constexpr int PANEL_COLUMNS = 32;
+  static constexpr int ROW_BYTES = PANEL_COLUMNS * ELEMENT_BYTES;
+  static constexpr int CHUNKS = ROW_BYTES / 16;
+  static constexpr int PANEL_BYTES = Config::WARP_M * ROW_BYTES;
+  static constexpr int WARP_BYTES = Config::WARP_M * Config::WARP_N * ELEMENT_BYTES;
+  static constexpr int BYTES = Config::WARPS * WARP_BYTES;
+
+  HGEMM_DEVICE void store(const Warp& warp_tile, uint32_t shared, const Output& c, const BlockTile& tile, int warp,
+                          int lane) {
+    const uint32_t staging = shared + warp * WARP_BYTES;
+#pragma unroll
+    for (int i = 0; i < Warp::ROW_FRAGMENTS; ++i)
+#pragma unroll
+      for (int j = 0; j < Warp::COLUMN_FRAGMENTS; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {  // rows 0-7 and 8-15 of the fragment
+          const float* value = &warp_tile.accumulators[i][j][half * 2];
+          const int row = i * 16 + half * 8 + lane / 4;
+          const int column = j * 8 + lane % 4 * 2;
+          ptx::st_shared_b32(staging + offset(row, column), T::pack(value[0], value[1]));
+        }
+    ptx::warp_sync();
+
+    const int first_row = tile.row + warp / Config::WARPS_N * Config::WARP_M;
+    const int first_column = tile.column + warp % Config::WARPS_N * Config::WARP_N;
+    char* const base = static_cast<char*>(c.base) + tile.batch * c.batch_stride * ELEMENT_BYTES;
+#pragma unroll
+    for (int panel = 0; panel < Config::WARP_N / PANEL_COLUMNS; ++panel)
+#pragma unroll
+      for (int i = 0; i < Config::WARP_M * CHUNKS / 32; ++i) {
+        const int row = (i * 32 + lane) / CHUNKS;
+        const int column = panel * PANEL_COLUMNS + lane % CHUNKS * CHUNK_ELEMENTS;
+        uint32_t value[4];
+        ptx::ld_shared_v4(value, staging + offset(row, column));
+        store_chunk(c, base, first_row + row, first_column + column, value);
+      }
+  }
+
+ private:
+  HGEMM_DEVICE uint32_t offset(int row, int column) {
+    return column / PANEL_COLUMNS * PANEL_BYTES +
+           swizzle(ROW_BYTES, row * ROW_BYTES + column % PANEL_COLUMNS * ELEMENT_BYTES);
+  }
+};
+
+}  // namespace hgemm

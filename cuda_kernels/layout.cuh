@@ -1,0 +1,109 @@
+// Where an element of a staged tile lies in shared memory.
+//
+// ldmatrix reads eight rows of 16 bytes at a time and is free of bank conflicts if the eight lie in different groups of
+// four banks, that is, at different (address / 16) % 8. Rows of 128 bytes stacked plainly put a column of chunks into
+// one group: eight conflicts. A swizzle permutes the 16-byte chunks within a row by the row's index instead; TMA
+// applies the very same permutation while it writes, so both families share these functions.
+#pragma once
+
+#include "dtype.cuh"
+
+namespace hgemm {
+
+// TMA's swizzle for rows of `span` bytes, on byte offsets from a tile that starts on a multiple of 8 spans:
+//   128: chunk ^= row % 8          address bits 4-6 ^= bits 7-9
+//    64: chunk ^= (row / 2) % 4    address bits 4-5 ^= bits 7-8
+//    32: chunk ^= (row / 4) % 2    address bit  4   ^= bit  7
+//     0: none
+// In every case eight rows at one chunk index fall into eight different bank groups.
+HGEMM_HOST_DEVICE constexpr uint32_t swizzle(uint32_t span, uint32_t offset) {
+  return span == 0 ? offset : offset ^ ((offset >> 3) & (span - 16));
+}
+
+// A tile of one operand: `Outer` rows of A or columns of B, by `TileK` along K. Its two forms follow the matrix in
+// global memory, whose rows are copied as they are. Both offer
+//
+//   ROWS, COLUMNS             the tile as stored: COLUMNS run along contiguous memory
+//   BOX_COLUMNS, BOXES        a swizzled TMA box is at most one span wide, so a wide tile is several boxes side by side
+//   offset(outer, k)          the byte offset of an element
+//   moved(address, outer, k)  the address of the element `outer` and `k` further on, both multiples of 16
+//   ldmatrix(...)             a 16x16 fragment, delivered as mma wants it: K along the row of each 8x8 matrix
+//   lane_outer, lane_k        the first element of the 16 bytes that this lane names to ldmatrix
+template <bool KContiguous, int Outer, int TileK, bool Swizzled>
+struct OperandTile;
+
+// K is contiguous (row-major A, column-major B). A row of the tile is one span: 128 bytes for TileK 64, 64 for 32.
+template <int Outer, int TileK, bool Swizzled>
+struct OperandTile<true, Outer, TileK, Swizzled> {
+  static constexpr bool K_CONTIGUOUS = true;
+  static constexpr int ROWS = Outer, COLUMNS = TileK;
+  static constexpr int BOX_COLUMNS = TileK, BOXES = 1;
+  static constexpr int ROW_BYTES = COLUMNS * ELEMENT_BYTES;
+  static constexpr int BOX_BYTES = ROWS * ROW_BYTES, BYTES = BOX_BYTES;
+  static constexpr int SPAN = Swizzled ? ROW_BYTES : 0;
+  static_assert(ROW_BYTES == 32 || ROW_BYTES == 64 || ROW_BYTES == 128, "a row of the tile is one swizzle span");
+
+  HGEMM_DEVICE constexpr uint32_t offset(int outer, int k) {
+    return swizzle(SPAN, outer * ROW_BYTES + k * ELEMENT_BYTES);
+  }
+  // Sixteen rows on, the swizzle is the same. Along a row it permutes chunks: an exclusive or with bits that are clear
+  // in the unswizzled address moves the chunk just as an addition before the swizzle would have.
+  HGEMM_DEVICE constexpr uint32_t moved(uint32_t address, int outer, int k) {
+    return (address ^ (k * ELEMENT_BYTES)) + outer * ROW_BYTES;
+  }
+  HGEMM_DEVICE int lane_outer(int half, int lane) { return half * 8 + lane % 8; }
+  HGEMM_DEVICE int lane_k(int half, int) { return half * 8; }
+  HGEMM_DEVICE void ldmatrix(uint32_t (&fragment)[4], uint32_t address) { ptx::ldmatrix_x4(fragment, address); }
+};
+
+// M or N is contiguous (column-major A, row-major B). The tile is a row of boxes, each 64 elements (128 bytes) wide and
+// TileK rows high, and ldmatrix transposes.
+template <int Outer, int TileK, bool Swizzled>
+struct OperandTile<false, Outer, TileK, Swizzled> {
+  static constexpr bool K_CONTIGUOUS = false;
+  static constexpr int ROWS = TileK, COLUMNS = Outer;
+  static constexpr int BOX_COLUMNS = 64, BOXES = COLUMNS / BOX_COLUMNS;
+  static constexpr int ROW_BYTES = BOX_COLUMNS * ELEMENT_BYTES;
+  static constexpr int BOX_BYTES = ROWS * ROW_BYTES, BYTES = BOXES * BOX_BYTES;
+  static constexpr int SPAN = Swizzled ? ROW_BYTES : 0;
+  static_assert(COLUMNS % BOX_COLUMNS == 0, "the tile is whole boxes of 64 columns");
+
+  HGEMM_DEVICE constexpr uint32_t offset(int outer, int k) {
+    return outer / BOX_COLUMNS * BOX_BYTES + swizzle(SPAN, k * ROW_BYTES + outer % BOX_COLUMNS * ELEMENT_BYTES);
+  }
+  HGEMM_DEVICE constexpr uint32_t moved(uint32_t address, int outer, int k) {
+    return ((address + k * ROW_BYTES) ^ (outer % BOX_COLUMNS * ELEMENT_BYTES)) + outer / BOX_COLUMNS * BOX_BYTES;
+  }
+  HGEMM_DEVICE int lane_outer(int half, int) { return half * 8; }
+  HGEMM_DEVICE int lane_k(int half, int lane) { return half * 8 + lane % 8; }
+  HGEMM_DEVICE void ldmatrix(uint32_t (&fragment)[4], uint32_t address) { ptx::ldmatrix_x4_trans(fragment, address); }
+};
+
+// One configuration of a kernel in numbers, as its name in configs.py spells them, and the layout of its operands.
+template <int TileM, int TileN, int TileK, int Stages, int WarpM, int WarpN>
+struct TileShape {
+  static constexpr int TILE_M = TileM, TILE_N = TileN, TILE_K = TileK, STAGES = Stages;
+  static constexpr int WARP_M = WarpM, WARP_N = WarpN;
+  static constexpr int WARPS_M = TileM / WarpM, WARPS_N = TileN / WarpN;
+  static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
+  static constexpr bool SWIZZLED = true;
+
+  static_assert(TileM % WarpM == 0 && TileN % WarpN == 0, "the warps tile the block");
+  static_assert(WarpM == 32 || WarpM % 64 == 0, "a warp's rows lie in whole boxes of 64 or in half of one");
+  static_assert(WarpN == 32 || WarpN % 64 == 0, "a warp's columns lie in whole boxes of 64 or in half of one");
+};
+
+// One stage of the ring: a tile of A, then a tile of B.
+template <class Config>
+struct Stage {
+  using A = OperandTile<Config::A_K_CONTIGUOUS, Config::TILE_M, Config::TILE_K, Config::SWIZZLED>;
+  using B = OperandTile<Config::B_K_CONTIGUOUS, Config::TILE_N, Config::TILE_K, Config::SWIZZLED>;
+  static constexpr int BYTES = A::BYTES + B::BYTES;
+  static_assert(A::BOX_BYTES % 1024 == 0 && B::BOX_BYTES % 1024 == 0,
+                "each swizzled box starts on a 1024-byte boundary");
+
+  HGEMM_DEVICE uint32_t a(uint32_t ring, int stage) { return ring + stage * BYTES; }
+  HGEMM_DEVICE uint32_t b(uint32_t ring, int stage) { return ring + stage * BYTES + A::BYTES; }
+};
+
+}  // namespace hgemm

@@ -1,0 +1,253 @@
+// Every PTX instruction that the kernels use, wrapped once, under its own name.
+//
+// This is the only file with inline assembly. Compiled with HGEMM_EMULATOR the same names come from the emulator, and
+// the kernels above them run on a CPU. Addresses of shared memory are 32-bit (`.shared` state space), sizes are bytes.
+#pragma once
+
+#ifdef HGEMM_EMULATOR
+#include "emulator/ptx.hpp"
+#else
+
+#include <stdint.h>
+
+#include "tensor_map.h"
+
+#define HGEMM_MEMBER __device__ __forceinline__
+#define HGEMM_DEVICE static HGEMM_MEMBER
+#define HGEMM_HOST_DEVICE static __host__ __device__ __forceinline__
+// A kernel of at most `threads` threads a block, of which `blocks` shall fit a multiprocessor (this caps the
+// registers).
+#define HGEMM_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
+#define HGEMM_GRID_CONSTANT __grid_constant__
+
+// The one dynamic buffer of shared memory. TMA swizzles by absolute address, so the declaration asks for the alignment
+// of the largest swizzle pattern: 8 rows of 128 bytes.
+extern __shared__ __align__(1024) uint8_t dynamic_shared[];
+
+namespace ptx {
+
+// ---- where this thread is ----
+
+HGEMM_DEVICE uint32_t thread_index() { return threadIdx.x; }
+HGEMM_DEVICE uint32_t block_index() { return blockIdx.x; }
+HGEMM_DEVICE uint32_t lane_index() { return threadIdx.x % 32; }
+
+// The warp's index, broadcast from lane 0 so that the compiler knows it to be the same in all lanes.
+HGEMM_DEVICE uint32_t warp_index() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
+
+// elect.sync: true in exactly one lane of a converged warp. The compiler trusts it to be one lane; with `lane == 0` it
+// wraps the instruction that follows in a loop over the active lanes.
+HGEMM_DEVICE bool elect_one() {
+  uint32_t elected;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}"
+      : "=r"(elected));
+  return elected != 0;
+}
+
+// Stops the grid with an error instead of computing something wrong.
+HGEMM_DEVICE void trap() { asm volatile("trap;"); }
+
+// ---- thread barriers ----
+
+// bar.sync 0: all threads of the block arrive; orders their shared and global memory accesses.
+HGEMM_DEVICE void barrier_sync() { __syncthreads(); }
+
+// The same, only after `loaded` has been computed. A barrier does not wait for an ldmatrix in flight, and the copy
+// engine does not queue behind it as other shared memory accesses do: before TMA may refill what was read, every thread
+// must hold its values. The barrier's number, always 0, is made to depend on them.
+HGEMM_DEVICE void barrier_sync_after(uint32_t loaded) {
+  asm volatile("bar.sync %0;" ::"r"(loaded & blockIdx.z) : "memory");
+}
+
+// bar.warp.sync: all lanes of the warp arrive; orders their memory accesses among themselves.
+HGEMM_DEVICE void warp_sync() { __syncwarp(); }
+
+// ---- shared memory access ----
+
+HGEMM_DEVICE uint32_t shared_base() { return static_cast<uint32_t>(__cvta_generic_to_shared(dynamic_shared)); }
+
+HGEMM_DEVICE void st_shared_b32(uint32_t address, uint32_t value) {
+  asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
+}
+
+// One 16-byte store; `address` is 16-byte aligned.
+HGEMM_DEVICE void st_shared_v4(uint32_t address, const uint32_t (&value)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value[0]), "r"(value[1]), "r"(value[2]),
+               "r"(value[3])
+               : "memory");
+}
+
+HGEMM_DEVICE void ld_shared_v4(uint32_t (&value)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value[0]), "=r"(value[1]), "=r"(value[2]), "=r"(value[3])
+               : "r"(address)
+               : "memory");
+}
+
+// ldmatrix: four 8x8 matrices of 16-bit elements. Lanes 8i to 8i+7 give the addresses of the eight 16-byte rows of
+// matrix i; lane l receives elements (l / 4, 2 (l % 4)) and the one right of it of each matrix.
+HGEMM_DEVICE void ldmatrix_x4(uint32_t (&matrices)[4], uint32_t row_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(row_address)
+               : "memory");
+}
+
+// The same with every 8x8 matrix transposed on the way.
+HGEMM_DEVICE void ldmatrix_x4_trans(uint32_t (&matrices)[4], uint32_t row_address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
+               : "r"(row_address)
+               : "memory");
+}
+
+// ---- global memory access ----
+
+HGEMM_DEVICE uint32_t ld_global_b16(const void* address) {
+  uint16_t value;
+  asm volatile("ld.global.b16 %0, [%1];" : "=h"(value) : "l"(address) : "memory");
+  return value;
+}
+
+HGEMM_DEVICE uint32_t ld_global_b32(const void* address) {
+  uint32_t value;
+  asm volatile("ld.global.b32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
+// Stores the low 16 bits.
+HGEMM_DEVICE void st_global_b16(void* address, uint32_t value) {
+  asm volatile("st.global.b16 [%0], %1;" ::"l"(address), "h"(static_cast<uint16_t>(value)) : "memory");
+}
+
+HGEMM_DEVICE void st_global_b32(void* address, uint32_t value) {
+  asm volatile("st.global.b32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// One 16-byte store; `address` is 16-byte aligned.
+HGEMM_DEVICE void st_global_v4(void* address, const uint32_t (&value)[4]) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(value[0]), "r"(value[1]), "r"(value[2]),
+               "r"(value[3])
+               : "memory");
+}
+
+// ---- matrix product ----
+
+// D[16, 8] += A[16, 16] B[16, 8], one warp: A row-major, B column-major, fp32 accumulation.
+HGEMM_DEVICE void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+HGEMM_DEVICE void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// cvt.rn: two floats rounded to nearest even and packed, `low` into bits 0-15.
+HGEMM_DEVICE uint32_t pack_f16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+HGEMM_DEVICE uint32_t pack_bf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+// ---- cp.async (compute capability 8.0) ----
+
+// Copies `source_bytes` (0 to Bytes) from global to shared memory asynchronously and fills the rest of the Bytes with
+// zeros; with 0 the source is not read. Both addresses are multiples of Bytes: 16, 8 or 4. Visible to this thread after
+// cp_async_wait_group, to others after a barrier behind it. The 16-byte form bypasses L1, which the others cannot.
+template <int Bytes>
+HGEMM_DEVICE void cp_async(uint32_t destination, const void* source, uint32_t source_bytes) {
+  static_assert(Bytes == 16 || Bytes == 8 || Bytes == 4, "the sizes that cp.async copies");
+  if constexpr (Bytes == 16)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
+                 "r"(source_bytes)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(destination), "l"(source), "n"(Bytes),
+                 "r"(source_bytes)
+                 : "memory");
+}
+
+// Closes a group over all copies this thread has issued since the last one.
+HGEMM_DEVICE void cp_async_commit_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most `Pending` of this thread's latest groups are still in flight.
+template <int Pending>
+HGEMM_DEVICE void cp_async_wait_group() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+// ---- mbarrier (compute capability 9.0) ----
+
+// An 8-byte barrier in shared memory whose phase completes after `arrivals` arrivals and all announced bytes.
+HGEMM_DEVICE void mbarrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+
+// Makes initialised mbarriers visible to the copy engine. Other threads see them after a block barrier.
+HGEMM_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+// One arrival that also announces `bytes` of asynchronous copies to this phase.
+HGEMM_DEVICE void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// Waits until the phase of the given parity has completed: 0 for the first, 1 for the second, 0 for the third, ...
+// What was copied in that phase is visible afterwards.
+HGEMM_DEVICE void mbarrier_wait_parity(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  do {
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  } while (!done);
+}
+
+// ---- TMA (compute capability 9.0) ----
+
+// Copies the box at (column, row, batch), in elements, of the tensor into shared memory; elements outside the tensor
+// become zeros. The phase of `barrier` counts the box's full bytes when they have landed. One thread issues for all.
+//
+// The destination is spelt `.shared::cta` (PTX ISA 8.6, CUDA 12.8): with `.shared::cluster` the compiler guards every
+// copy for sm_120 by a test whether the address belongs to another block, and the call behind it costs 20 registers.
+HGEMM_DEVICE void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map, uint32_t barrier, int column, int row,
+                              int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+          destination),
+      "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(batch)
+      : "memory");
+}
+
+// Brings the descriptor itself into its cache ahead of the first copy.
+HGEMM_DEVICE void prefetch_tensor_map(const hgemm::TensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+}  // namespace ptx
+
+#endif  // HGEMM_EMULATOR

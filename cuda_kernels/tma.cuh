@@ -1,0 +1,161 @@
+// TMA: one thread names the next tile, the copy engine fetches it, swizzled, and an mbarrier tells when it has landed.
+//
+// Runs from compute capability 9.0: the same TMA + ldmatrix + mma.sync on Hopper and on GeForce Blackwell.
+//
+//   start copying tiles 0 .. S-1
+//   wait for tile 0; load its first fragments
+//   for each tile of K:
+//     for each k-step of 16 but the last: load the next fragments, multiply these
+//     barrier, behind the arrival of the tile's last fragments in every warp's registers: its stage is free
+//     start copying tile + S into that stage
+//     wait for the next tile; load its first fragments
+//     multiply the last step
+//   C through shared memory in 16-byte stores
+//
+// So all S stages are in flight or being read, and the tensor cores have a k-step to work on during every wait.
+#pragma once
+
+#include "epilogue.cuh"
+#include "launch.cuh"
+#include "pipeline.cuh"
+#include "raster.cuh"
+
+namespace hgemm {
+
+template <class T, class Config>
+struct TmaGemm {
+  using Shape = Config;
+  using Ring = Stage<Config>;
+  using Epilogue = StoreThroughShared<T, Config>;
+  static constexpr int BARRIER_BYTES = 8;  // one mbarrier a stage, behind the ring
+  static constexpr int SHARED_BYTES = Config::STAGES * (Ring::BYTES + BARRIER_BYTES);
+  static_assert(Epilogue::BYTES <= Config::STAGES * Ring::BYTES, "C is staged in the ring");
+  static_assert(Ring::A::ROWS <= 256 && Ring::B::ROWS <= 256, "a box has at most 256 rows");
+
+  static const char* launch(const HgemmProblem& problem, void* stream);
+  static const char* resources(HgemmResources* result);
+};
+
+// The boxes of one operand's tile, whose first element is (outer, k).
+template <class Tile>
+HGEMM_DEVICE void copy_boxes(uint32_t tile, const TensorMap* map, uint32_t barrier, int outer, int k, int batch) {
+#pragma unroll
+  for (int box = 0; box < Tile::BOXES; ++box) {
+    const int column = Tile::K_CONTIGUOUS ? k : outer + box * Tile::BOX_COLUMNS;
+    const int row = Tile::K_CONTIGUOUS ? outer : k;
+    ptx::tma_load_3d(tile + box * Tile::BOX_BYTES, map, barrier, column, row, batch);
+  }
+}
+
+template <class T, class Config>
+HGEMM_KERNEL(Config::THREADS, Config::BLOCKS_PER_MULTIPROCESSOR)
+tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map, const int K,
+         const Output c, const bool a_batched, const bool b_batched) {
+  using Ring = Stage<Config>;
+  using Warp = WarpTile<T, Config>;
+  constexpr int STAGES = Config::STAGES, BARRIER_BYTES = TmaGemm<T, Config>::BARRIER_BYTES;
+  const int lane = ptx::lane_index(), warp = ptx::warp_index();
+  const uint32_t ring = ptx::shared_base();
+  const uint32_t landed = ring + STAGES * Ring::BYTES;  // one mbarrier a stage
+  if (ring % 1024 != 0) ptx::trap();                    // TMA swizzles by absolute address
+
+  const BlockTile tile = block_tile<Config>(ptx::block_index(), c.M, c.N);
+  const int k_tiles = tiles(K, Config::TILE_K);
+
+  // Outside A and B the copy engine fills in zeros, and counts the bytes of the whole box either way.
+  auto copy_tile = [&](int stage, int k_tile) {
+    const uint32_t barrier = landed + stage * BARRIER_BYTES;
+    const int k0 = k_tile * Config::TILE_K;
+    ptx::mbarrier_arrive_expect_tx(barrier, Ring::BYTES);
+    copy_boxes<typename Ring::A>(Ring::a(ring, stage), &a_map, barrier, tile.row, k0, a_batched ? tile.batch : 0);
+    copy_boxes<typename Ring::B>(Ring::b(ring, stage), &b_map, barrier, tile.column, k0, b_batched ? tile.batch : 0);
+  };
+
+  if (warp == 0 && ptx::elect_one()) {
+    ptx::prefetch_tensor_map(&a_map);
+    ptx::prefetch_tensor_map(&b_map);
+    for (int stage = 0; stage < STAGES; ++stage) ptx::mbarrier_init(landed + stage * BARRIER_BYTES, 1);
+    ptx::fence_mbarrier_init();
+    for (int k_tile = 0; k_tile < STAGES && k_tile < k_tiles; ++k_tile) copy_tile(k_tile, k_tile);
+  }
+  ptx::barrier_sync();  // the mbarriers are initialised for everyone
+
+  Warp warp_tile(warp, lane);
+  RingPosition<STAGES> position;
+  auto load_first_step = [&] {
+    ptx::mbarrier_wait_parity(landed + position.stage * BARRIER_BYTES, position.phase);
+    warp_tile.load(0, Ring::a(ring, position.stage), Ring::b(ring, position.stage), 0);
+  };
+  auto multiply_up_to_last_step = [&] {
+#pragma unroll
+    for (int step = 0; step + 1 < Warp::K_STEPS; ++step) {
+      warp_tile.load((step + 1) % 2, Ring::a(ring, position.stage), Ring::b(ring, position.stage), step + 1);
+      warp_tile.multiply(step % 2);
+    }
+  };
+
+  load_first_step();
+  for (int k_tile = STAGES; k_tile < STAGES + k_tiles - 1; ++k_tile) {  // the tile that refills this one's stage
+    multiply_up_to_last_step();
+    ptx::barrier_sync_after(warp_tile.loaded());
+    if (k_tile < k_tiles && warp == 0 && ptx::elect_one()) copy_tile(position.stage, k_tile);
+    position.advance();
+    load_first_step();
+    warp_tile.multiply(1);
+  }
+  multiply_up_to_last_step();
+  ptx::barrier_sync_after(warp_tile.loaded());
+  warp_tile.multiply(1);
+
+  // The ring becomes staging memory for C: the last barrier above came after every warp's last read of it, and every
+  // copy that was started has been waited for.
+  TmaGemm<T, Config>::Epilogue::store(warp_tile, ring, c, tile, warp, lane);
+}
+
+// An operand as it lies in memory: rows of K elements, or K rows of `outer` elements. The stride of an axis of size 1
+// means nothing and may be anything, but the descriptor wants a multiple of 16 bytes: it gets that of a dense matrix. A
+// matrix that all batches share is described once, and its batch coordinate stays 0.
+template <class Tile>
+Matrices stored(const void* base, int64_t outer, int64_t K, int64_t row_stride, int64_t batch, int64_t batch_stride,
+                bool bfloat16) {
+  const int64_t rows = Tile::K_CONTIGUOUS ? outer : K, columns = Tile::K_CONTIGUOUS ? K : outer;
+  if (rows == 1) row_stride = tiles(columns, CHUNK_ELEMENTS) * CHUNK_ELEMENTS;
+  if (batch_stride == 0) batch = 1;
+  if (batch == 1) batch_stride = rows * row_stride;
+  return {base, rows, columns, batch, row_stride, batch_stride, bfloat16};
+}
+
+// Describes A and B to the copy engine, or says what it cannot address.
+template <class T, class Config>
+const char* encode_operands(const HgemmProblem& p, TensorMap* a_map, TensorMap* b_map) {
+  using A = typename Stage<Config>::A;
+  using B = typename Stage<Config>::B;
+  const Matrices a = stored<A>(p.a, p.M, p.K, p.a_row_stride, p.batch, p.a_batch_stride, T::bfloat16);
+  const Matrices b = stored<B>(p.b, p.N, p.K, p.b_row_stride, p.batch, p.b_batch_stride, T::bfloat16);
+  for (const Matrices& matrix : {a, b})
+    if (reinterpret_cast<uintptr_t>(matrix.base) % 16 || matrix.row_stride <= 0 || matrix.batch_stride <= 0 ||
+        matrix.row_stride % CHUNK_ELEMENTS || matrix.batch_stride % CHUNK_ELEMENTS)
+      return message("TMA needs 16-byte aligned matrices: base %p, row stride %lld and batch stride %lld elements",
+                     matrix.base, (long long)matrix.row_stride, (long long)matrix.batch_stride);
+  if (p.a_column_stride != 1 || p.b_column_stride != 1)
+    return message("TMA needs contiguous rows: column strides %lld and %lld", (long long)p.a_column_stride,
+                   (long long)p.b_column_stride);
+  if (const char* error = encode_tensor_map(a_map, a, {A::ROWS, A::BOX_COLUMNS, A::SPAN})) return error;
+  return encode_tensor_map(b_map, b, {B::ROWS, B::BOX_COLUMNS, B::SPAN});
+}
+
+template <class T, class Config>
+const char* TmaGemm<T, Config>::launch(const HgemmProblem& p, void* stream) {
+  TensorMap a_map, b_map;
+  if (const char* error = encode_operands<T, Config>(p, &a_map, &b_map)) return error;
+  return hgemm::launch<tma_gemm<T, Config>>(block_count<Config>(p), Config::THREADS, SHARED_BYTES, stream, a_map, b_map,
+                                            static_cast<int>(p.K), output(p), p.a_batch_stride != 0,
+                                            p.b_batch_stride != 0);
+}
+
+template <class T, class Config>
+const char* TmaGemm<T, Config>::resources(HgemmResources* result) {
+  return hgemm::resources<tma_gemm<T, Config>>(Config::THREADS, SHARED_BYTES, result);
+}
+
+}  // namespace hgemm

@@ -1,0 +1,65 @@
+// Turns a list of kernels, one for each configuration, into the C interface of launch.h.
+#pragma once
+
+#include "epilogue.cuh"
+#include "launch.cuh"
+
+namespace hgemm {
+
+template <class... Gemms>
+struct Unit {
+  static constexpr int COUNT = sizeof...(Gemms);
+
+  static const char* name(int config) {
+    static constexpr const char* names[] = {Gemms::Shape::NAME...};
+    return config >= 0 && config < COUNT ? names[config] : nullptr;
+  }
+
+  static const char* launch(const HgemmProblem& problem, int config, void* stream) {
+    static constexpr const char* (*launchers[])(const HgemmProblem&, void*) = {Gemms::launch...};
+    if (const char* error = refuse(problem, config)) return error;
+    return launchers[config](problem, stream);
+  }
+
+  static const char* resources(int config, HgemmResources* result) {
+    static constexpr const char* (*queries[])(HgemmResources*) = {Gemms::resources...};
+    if (config < 0 || config >= COUNT) return message("configuration %d of %d", config, COUNT);
+    return queries[config](result);
+  }
+
+ private:
+  // What every family asks for, checked in the last place before a launch. Python has described these refusals to its
+  // user before; here they only keep a wrong call from becoming a wrong result.
+  static const char* refuse(const HgemmProblem& p, int config) {
+    if (config < 0 || config >= COUNT) return message("configuration %d of %d", config, COUNT);
+    constexpr int64_t LARGEST = INT32_MAX - 256;  // room for a coordinate to run past an edge by one tile
+    for (int64_t extent : {p.M, p.N, p.K, p.batch})
+      if (extent < 1 || extent > LARGEST)
+        return message("M, N, K, batch = %lld, %lld, %lld, %lld: each must lie in 1 .. %lld", (long long)p.M,
+                       (long long)p.N, (long long)p.K, (long long)p.batch, (long long)LARGEST);
+    static constexpr int64_t (*block_counts[])(const HgemmProblem&) = {block_count<typename Gemms::Shape>...};
+    if (block_counts[config](p) > INT32_MAX)
+      return message("%lld tiles of C: a grid has at most %d", (long long)block_counts[config](p), INT32_MAX);
+    return nullptr;
+  }
+};
+
+}  // namespace hgemm
+
+// Defines the exported functions of the unit that `THIS_UNIT`, a Unit<...>, names.
+#define HGEMM_EXPORT(THIS_UNIT)                                                                                    \
+  extern "C" {                                                                                                     \
+  int hgemm_config_count(void) { return THIS_UNIT::COUNT; }                                                        \
+  const char* hgemm_config_name(int config) { return THIS_UNIT::name(config); }                                    \
+  size_t hgemm_workspace_bytes(const HgemmProblem*, int) { return 0; }                                             \
+  const char* hgemm_launch(const HgemmProblem* problem, int config, void*, size_t, void* stream) {                 \
+    return THIS_UNIT::launch(*problem, config, stream);                                                            \
+  }                                                                                                                \
+  const char* hgemm_resources(int config, HgemmResources* result) { return THIS_UNIT::resources(config, result); } \
+  uint32_t hgemm_swizzle(uint32_t span, uint32_t offset) { return hgemm::swizzle(span, offset); }                  \
+  void hgemm_raster(int64_t index, int64_t tiles_m, int64_t tiles_n, int64_t* tile_m, int64_t* tile_n) {           \
+    const hgemm::TileIndex tile = hgemm::raster(index, tiles_m, tiles_n);                                          \
+    *tile_m = tile.m;                                                                                              \
+    *tile_n = tile.n;                                                                                              \
+  }                                                                                                                \
+  }

@@ -1,0 +1,116 @@
+"""What ``matmul`` demands of its arguments, whichever backend computes: types, dtypes, devices, shapes, memory.
+
+Each check raises one exception that says what was found and what to do instead. Nothing here reads or writes elements.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hgemm.backends import DEVICE_TYPES
+from hgemm.problem import DTYPES, UnsupportedProblem
+
+
+def check(a: Tensor, b: Tensor, out: Tensor | None) -> torch.Size:
+    """The shape of the product. Raises TypeError, ValueError or UnsupportedProblem if there can be none.
+
+    Reads no address, so fake tensors can be checked.
+    """
+    named = [("a", a), ("b", b)] if out is None else [("a", a), ("b", b), ("out", out)]
+    for name, tensor in named:
+        _check_kind(name, tensor)
+    if a.dtype != b.dtype:
+        raise TypeError(f"a and b must have one dtype, found {a.dtype} and {b.dtype}; convert one with .to(dtype)")
+    if a.device != b.device:
+        raise ValueError(f"a and b must be on one device, found {a.device} and {b.device}; move one with .to(device)")
+    if out is not None and out.dtype != a.dtype:
+        raise TypeError(f"out must have the dtype of a and b, {a.dtype}, found {out.dtype}")
+    if out is not None and out.device != a.device:
+        raise ValueError(f"out must be on the device of a and b, {a.device}, found {out.device}")
+    if a.device.type not in (*DEVICE_TYPES, "meta"):
+        raise ValueError(f"tensors must be on a CUDA device or on the CPU, found {a.device}")
+    if torch.is_grad_enabled():
+        for name, tensor in named:
+            check_gradient(name, tensor)
+    shape = product_shape(a.shape, b.shape)
+    if out is not None:
+        torch._check_value(
+            out.shape == shape,
+            lambda: f"out must have the shape of the product, {tuple(shape)}, found {tuple(out.shape)}",
+        )
+    return shape
+
+
+def shared_memory(a: Tensor, b: Tensor, out: Tensor) -> str | None:
+    """The name of the input that has an element in the memory of ``out``, or None."""
+    return "a" if overlap(a, out) else "b" if overlap(b, out) else None
+
+
+def check_gradient(name: str, tensor: Tensor) -> None:
+    """Raises UnsupportedProblem if a gradient would be lost: hgemm has no derivative yet. For use in grad mode."""
+    if tensor.requires_grad:
+        raise UnsupportedProblem(
+            f"{name} requires grad, and hgemm.matmul has no derivative; call it under torch.no_grad(), or pass "
+            f"{name}.detach()"
+        )
+
+
+def product_shape(a: torch.Size, b: torch.Size) -> torch.Size:
+    """The shape of ``torch.matmul`` of tensors of shapes ``a`` and ``b``. Raises ValueError, naming both, if none."""
+    if not a or not b:
+        raise ValueError(f"a and b must have at least one dimension, found shapes {tuple(a)} and {tuple(b)}")
+    rows, K = a[-2:-1], a[-1]
+    columns, terms = b[-1:] if len(b) > 1 else b[:0], b[-2:][0]
+    torch._check_value(
+        terms == K,
+        lambda: f"the columns of a must be as many as the rows of b, found shapes {tuple(a)} and {tuple(b)}",
+    )
+    try:
+        batch = torch.broadcast_shapes(a[:-2], b[:-2])
+    except RuntimeError:
+        raise ValueError(f"the batch dimensions must broadcast, found shapes {tuple(a)} and {tuple(b)}") from None
+    return torch.Size((*batch, *rows, *columns))
+
+
+def overlap(x: Tensor, y: Tensor) -> bool:
+    """Whether some element of ``x`` and some element of ``y`` are the same memory. Exact for any strides."""
+    start_x, end_x = _extent(x)
+    start_y, end_y = _extent(y)
+    if end_x <= start_y or end_y <= start_x:
+        return False
+    if x.is_contiguous() and y.is_contiguous():
+        return True
+    # Interleaved views, two column ranges of one matrix say: mark the elements of one, look for marks with the other.
+    size = x.element_size()
+    start = min(start_x, start_y)
+    marks = torch.zeros((max(end_x, end_y) - start) // size, dtype=torch.bool)
+    marks.as_strided(x.shape, x.stride(), (start_x - start) // size).fill_(True)
+    return bool(marks.as_strided(y.shape, y.stride(), (start_y - start) // size).any())
+
+
+def _extent(x: Tensor) -> tuple[int, int]:
+    """Addresses in bytes of the first element and of the end of the last one; equal if there are no elements."""
+    start = x.data_ptr()
+    last = 0
+    for size, stride in zip(x.shape, x.stride(), strict=True):
+        if size == 0:
+            return start, start
+        last += (size - 1) * stride
+    return start, start + (last + 1) * x.element_size()
+
+
+def _check_kind(name: str, tensor: object) -> None:
+    if not isinstance(tensor, Tensor):
+        kind = f"{type(tensor).__module__}.{type(tensor).__qualname__}".removeprefix("builtins.")
+        raise TypeError(f"{name} must be a torch.Tensor, found {kind}")
+    if tensor.is_nested:
+        raise TypeError(f"{name} is a nested tensor; hgemm multiplies dense matrices: pass its parts one by one")
+    if tensor.is_quantized:
+        raise TypeError(f"{name} is quantised ({tensor.dtype}); pass {name}.dequantize().to(torch.float16)")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"{name} is sparse or opaque ({tensor.layout}); hgemm multiplies dense matrices: to_dense()")
+    if tensor.dtype.is_complex:
+        raise TypeError(f"{name} is complex ({tensor.dtype}); multiply real and imaginary parts one by one")
+    if tensor.dtype not in DTYPES:
+        raise TypeError(f"{name} must be float16 or bfloat16, found {tensor.dtype}; convert it with .to(torch.float16)")

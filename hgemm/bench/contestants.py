@@ -1,0 +1,97 @@
+"""Who takes part: backends and configurations picked by pattern, each refused, or ready to be called."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import hgemm
+from hgemm.backends import Backend
+from hgemm.bench.operands import Operands, OperandSet
+from hgemm.bench.schema import Status
+from hgemm.problem import Problem
+
+DEFAULT_PATTERNS = ("*:default", "cuda_*", "triton_pointer")
+"""Every backend as it chooses by itself, every handwritten kernel, and the twins of cp.async with 2 and 3 stages."""
+
+DEFAULT_CONFIG = "default"
+"""In a pattern, the configuration that the backend chooses for the product at hand."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One backend in one configuration; ``config`` None for a backend without configurations."""
+
+    backend: Backend
+    config: str | None
+
+    def refusal(self, problem: Problem) -> tuple[Status, str] | None:
+        """("unavailable" or "refused", why) where this choice cannot compute ``problem``."""
+        if reason := self.backend.unavailable(problem.device.type):
+            return "unavailable", reason
+        if reason := self.backend.accepts(problem, self.config):
+            return "refused", reason
+        return None
+
+    def kernel_call(self, operands: Operands) -> Callable[[int], None]:
+        """Runs the backend's kernel alone on set ``i % len(operands)``; its arguments have been checked once."""
+        run, config, sets = self.backend.run, self.config, operands.sets
+
+        def call(index: int) -> None:
+            s: OperandSet = sets[index % len(sets)]
+            run(s.a, s.b, s.out, config)
+
+        return call
+
+    def user_call(self, operands: Operands) -> Callable[[int], None]:
+        """The whole of ``hgemm.matmul`` on set ``i % len(operands)``, as a user's program pays for it."""
+        name, config, sets = self.backend.name, self.config, operands.sets
+
+        def call(index: int) -> None:
+            s: OperandSet = sets[index % len(sets)]
+            hgemm.matmul(s.a, s.b, backend=name, config=config, out=s.out)
+
+        return call
+
+
+def check_patterns(patterns: Sequence[str], backends: Iterable[Backend]) -> None:
+    """Raises ValueError for the first pattern that no backend and configuration matches."""
+    known = list(backends)
+    for pattern in patterns:
+        if not any(_configs(backend, [pattern]) for backend in known):
+            names = ", ".join(backend.name for backend in known)
+            raise ValueError(
+                f"no backend matches {pattern!r}; a pattern is NAME, NAME:CONFIG or NAME:{DEFAULT_CONFIG}, with * and "
+                f"?, and the names are {names}"
+            )
+
+
+def choose(patterns: Sequence[str], backends: Iterable[Backend], problem: Problem) -> list[Choice]:
+    """The choices that match any pattern, in the order of the ladder, none twice."""
+    choices = []
+    for backend in backends:
+        wanted = _configs(backend, patterns)
+        if DEFAULT_CONFIG in wanted:
+            default = backend.choose(problem)
+            wanted = [default, *(config for config in wanted if config not in (DEFAULT_CONFIG, default))]
+            order = {config: index for index, config in enumerate(backend.configs)}
+            wanted.sort(key=lambda config: order.get(config or "", -1))
+        choices += [Choice(backend, config) for config in wanted]
+    return choices
+
+
+def _configs(backend: Backend, patterns: Sequence[str]) -> list[str | None]:
+    """The configurations of a backend that match, with DEFAULT_CONFIG standing for its own choice."""
+    matched: list[str | None] = []
+    for pattern in patterns:
+        name, colon, config = pattern.partition(":")
+        if not fnmatch.fnmatchcase(backend.name, name):
+            continue
+        if not backend.configs:
+            matched += [None] if not colon or fnmatch.fnmatchcase(DEFAULT_CONFIG, config) else []
+        elif config == DEFAULT_CONFIG:
+            matched.append(DEFAULT_CONFIG)
+        else:
+            matched += [c for c in backend.configs if fnmatch.fnmatchcase(c, config if colon else "*")]
+    return list(dict.fromkeys(matched))

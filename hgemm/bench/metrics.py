@@ -1,0 +1,67 @@
+"""The numbers people ask of a results file, computed from its samples: TFLOPS, shares, ratios, clocks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+
+from hgemm.bench.schema import CaseResult, Row, Timing
+from hgemm.bench.statistics import Summary, paired_ratio, summarize
+
+CEILING = "mma.sync"
+COPY = "copy"
+"""Names of the measured roofs: register-only tensor-core rate, and a large copy in device memory."""
+
+# Throttle reasons under which a clock reading is not the board's free choice.
+_THROTTLED = frozenset(
+    {"sw_power_cap", "hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown"}
+)
+
+
+def timed_rows(case: CaseResult, role: str = "contestant") -> list[Row]:
+    """The rows of a case that carry times."""
+    return [row for row in case.rows if row.role == role and row.timing is not None]
+
+
+def label(row: Row) -> str:
+    """``backend`` or ``backend:config``, as ``--backends`` takes it."""
+    return f"{row.backend}:{row.config}" if row.config else row.backend
+
+
+def tflops(timing: Timing) -> dict[int, float]:
+    """TFLOPS by round."""
+    return {r: timing.flops_per_call / us * 1e-6 for r, us in zip(timing.rounds, timing.samples_us, strict=True)}
+
+
+def gigabytes_per_second(timing: Timing) -> dict[int, float]:
+    """Compulsory bytes moved a second, in 10^9, by round."""
+    return {r: timing.bytes_per_call / us * 1e-3 for r, us in zip(timing.rounds, timing.samples_us, strict=True)}
+
+
+def speed(row: Row) -> Summary:
+    """TFLOPS of a timed row."""
+    assert row.timing is not None
+    return summarize(list(tflops(row.timing).values()))
+
+
+def relative(row: Row, reference: Row | None) -> Summary | None:
+    """Speed over the reference's, paired by round; None without a reference that was timed."""
+    if row.timing is None or reference is None or reference.timing is None:
+        return None
+    return paired_ratio(tflops(row.timing), tflops(reference.timing))
+
+
+def find_row(case: CaseResult, backend: str, role: str = "contestant") -> Row | None:
+    """The first timed row of a backend, or None."""
+    return next((row for row in timed_rows(case, role) if row.backend == backend), None)
+
+
+def clock_mhz(timings: Iterable[Timing]) -> float | None:
+    """Median clock of the multiprocessors over all samples, in MHz; None where none was read."""
+    known = [mhz for timing in timings for mhz in timing.clocks.sm_mhz if mhz is not None]
+    return statistics.median(known) if known else None
+
+
+def throttled(timing: Timing) -> int:
+    """How many samples ran while power or temperature held the clock down."""
+    return sum(bool(_THROTTLED & set(reasons.split("+"))) for reasons in timing.clocks.throttle)

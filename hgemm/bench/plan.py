@@ -1,0 +1,59 @@
+"""What a run is asked to do: cases, contestants, mode, duty cycle, rounds, budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hgemm.bench.schema import Mode
+from hgemm.bench.suites import Case
+
+MODES: tuple[Mode, ...] = ("rotating", "kernel", "e2e")
+
+
+@dataclass(frozen=True)
+class DutyCycle:
+    """How the device is loaded: bursts with idle between them, or without a pause.
+
+    A power-limited board answers differently: rested, it runs a short burst at its highest clock; under sustained load
+    it settles at the clock that its power limit pays for.
+    """
+
+    burst_ms: float = 8.0
+    idle_ms: float = 20.0
+    lead_in_bursts: int = 0
+    """Untimed bursts before each timed one, so that the clock is the contestant's own and not its predecessor's."""
+
+    @classmethod
+    def sustained(cls, burst_ms: float = 250.0) -> DutyCycle:
+        """No idle; each timed burst follows an equally long one of the same contestant."""
+        return cls(burst_ms, idle_ms=0.0, lead_in_bursts=1)
+
+    def __post_init__(self) -> None:
+        if self.burst_ms <= 0 or self.idle_ms < 0:
+            raise ValueError(
+                f"a burst lasts longer than 0 ms and idle at least 0 ms, found {self.burst_ms} and {self.idle_ms}"
+            )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole run. ``patterns`` are read by ``hgemm.bench.contestants.choose``."""
+
+    cases: tuple[Case, ...]
+    patterns: tuple[str, ...]
+    mode: Mode = "rotating"
+    duty: DutyCycle = DutyCycle()
+    rounds: int = 7
+    seed: int = 0
+    tune_cublaslt: bool = False
+    """Give cublaslt the fastest algorithm that it proposes for each product instead of the first."""
+    budget_s: float | None = None
+    """No round begins after this many seconds, except the first of a case that has begun."""
+
+    def __post_init__(self) -> None:
+        if not self.cases:
+            raise ValueError("there is nothing to measure: no case")
+        if self.rounds < 1:
+            raise ValueError(f"rounds must be at least 1, found {self.rounds}")
+        if self.budget_s is not None and self.budget_s <= 0:
+            raise ValueError(f"a budget must be positive, found {self.budget_s / 60:g} minutes")

@@ -1,0 +1,134 @@
+"""Results files: written whole or not at all, and read with every field checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hgemm.bench.decode import SchemaError, decode
+from hgemm.bench.schema import SCHEMA, SCHEMA_VERSION, Results, Row
+
+LARGEST_FILE = 2_000_000
+"""Bytes. Results files are meant to be attached to an issue and committed."""
+
+
+PACKAGED = Path(__file__).resolve().parents[1] / "results"
+"""The results files that come with the package."""
+
+
+class ResultsError(ValueError):
+    """A results file that cannot be used; the message names the file, the place in it and the way out."""
+
+
+def dumps(results: Results) -> str:
+    """The text of a results file. Raises ResultsError for results that the schema does not allow."""
+    document = dataclasses.asdict(results)
+    try:
+        _validate(decode(Results, document))
+    except SchemaError as error:
+        raise ResultsError(f"these results cannot be stored: {error}") from None
+    # A list of plain values goes on one line: a file of one number a line is unreadable and twice as long.
+    text = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION} | document, indent=1, allow_nan=False)
+    return re.sub(r"\[[^\[\]{}]*\]", lambda match: re.sub(r"\s*\n\s*", " ", match[0]), text) + "\n"
+
+
+def write(results: Results, path: Path) -> None:
+    """Writes a results file, whole or not at all.
+
+    Raises ResultsError if it would be longer than LARGEST_FILE or break the schema, OSError if it cannot be written.
+    """
+    text = dumps(results)
+    if len(text) > LARGEST_FILE:
+        raise ResultsError(
+            f"the results take {len(text):,} bytes and a results file has at most {LARGEST_FILE:,}; "
+            "measure fewer cases or rounds at a time"
+        )
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def read(path: Path) -> Results:
+    """Reads and checks a results file. Raises ResultsError, naming the file, the place in it and the rule broken."""
+    try:
+        if path.stat().st_size > 4 * LARGEST_FILE:
+            raise ResultsError(f"{path}: {path.stat().st_size:,} bytes is too long for a results file")
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ResultsError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        if isinstance(error, ResultsError):
+            raise
+        raise ResultsError(f"{path}: not JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise ResultsError(f"{path}: not a results file of hgemm.bench (no schema {SCHEMA!r})")
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ResultsError(f"{path}: schema version {version!r}; this release reads version {SCHEMA_VERSION}")
+    try:
+        return _validate(decode(Results, document))
+    except SchemaError as error:
+        raise ResultsError(f"{path}: {error}") from None
+
+
+def _validate(results: Results) -> Results:
+    """The rules that types do not express. Raises SchemaError."""
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", results.run.utc):
+        raise SchemaError(f"run.utc: expected a time as 2026-01-31T12:00:00Z, found {results.run.utc!r}")
+    for index, case in enumerate(results.cases):
+        if min(case.M, case.N, case.K, case.flops, case.compulsory_bytes) <= 0:
+            raise SchemaError(f"cases[{index}]: sizes, flops and bytes must be positive")
+        for number, row in enumerate(case.rows):
+            _validate_row(row, f"cases[{index}].rows[{number}]")
+    for index, roof in enumerate(results.roofs):
+        if roof.value <= 0 or not roof.samples:
+            raise SchemaError(f"roofs[{index}]: expected a positive value with its samples, found {roof.value}")
+    return results
+
+
+def _validate_row(row: Row, where: str) -> None:
+    if row.timing is None:
+        if row.status == "ok":
+            raise SchemaError(f"{where}.timing: missing, and the status is 'ok'")
+        return
+    if row.status != "ok":
+        raise SchemaError(f"{where}.timing: there are times, and the status is {row.status!r}")
+    if row.role != "roof" and not (row.check and row.check.passed):
+        raise SchemaError(f"{where}.check: there are times without a check that passed")
+    timing = row.timing
+    count = len(timing.samples_us)
+    if count == 0 or min(timing.samples_us) <= 0:
+        raise SchemaError(f"{where}.timing.samples_us: expected positive numbers, found {timing.samples_us!r:.80}")
+    clocks = timing.clocks
+    columns: dict[str, list[Any]] = {"rounds": timing.rounds, "at_s": timing.at_s}
+    columns |= {f"clocks.{entry.name}": getattr(clocks, entry.name) for entry in dataclasses.fields(clocks)}
+    for name, column in columns.items():
+        if len(column) != count:
+            raise SchemaError(f"{where}.timing.{name}: expected {count} entries, one a sample, found {len(column)}")
+    if timing.calls < 1 or timing.flops_per_call < 0 or timing.bytes_per_call < 0:
+        raise SchemaError(f"{where}.timing: calls must be positive, flops and bytes not negative")
+
+
+def packaged() -> Iterator[Path]:
+    """The results files that come with the package, newest run first; those that cannot be read are left out."""
+    dated = []
+    for path in PACKAGED.glob("*.json"):
+        try:
+            dated.append((read(path).run.utc, path))
+        except ResultsError:
+            continue
+    return (path for _, path in sorted(dated, reverse=True))

@@ -1,0 +1,239 @@
+"""``python -m hgemm.check``: tries every backend that can run here, and says where each stands.
+
+``verify`` is the quick check of one product, for use before its time is published.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from torch import Tensor
+
+from hgemm.backends import Backend, backends, get, register_backend
+from hgemm.conformance import DATA, Case, Failure, Report, cases, check_backend
+from hgemm.problem import DTYPES
+from hgemm.reference import error_over_bound
+
+# Rows of a large product that are checked. One in every stretch of as many rows as there are per sample, so that with
+# 128 of them no tile of 64 rows is missed up to M = 8192.
+SAMPLED_ROWS = 128
+_ALWAYS_LAST = 8
+
+_OTHERS_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """``error_over_bound`` is the largest |error| / bound found; a right product has at most 1."""
+
+    error_over_bound: float
+
+    @property
+    def passed(self) -> bool:
+        return self.error_over_bound <= 1
+
+
+def verify(a: Tensor, b: Tensor, c: Tensor) -> Verdict:
+    """Holds ``c[M, N]`` against ``a[M, K] @ b[K, N]`` in fp64, with the bound of ``hgemm.reference``.
+
+    Up to 256 rows it looks at every element; of a larger product at all columns of 128 rows spread over it, the last 8
+    among them: so it stays cheap in memory, and quick also on a GPU that is slow in fp64. Necessary, not sufficient:
+    ``check_backend`` is the thorough one.
+    """
+    M = c.shape[0]
+    if M <= 2 * SAMPLED_ROWS:
+        return Verdict(error_over_bound(a, b, c))
+    strata = torch.linspace(0, M - _ALWAYS_LAST, SAMPLED_ROWS - _ALWAYS_LAST + 1, dtype=torch.float64)
+    places = torch.rand(len(strata) - 1, dtype=torch.float64, generator=torch.Generator().manual_seed(M))
+    spread = (strata[:-1] + places * strata.diff()).long()
+    rows = torch.cat((spread, torch.arange(M - _ALWAYS_LAST, M))).to(c.device)
+    return Verdict(error_over_bound(a, b, c, rows))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 if all is well, 1 after any failure, 2 if something that was asked for cannot be checked."""
+    options = _parser().parse_args(arguments)
+    try:
+        records = [_backend(name) for name in options.backend] if options.backend else list(backends())
+        for record in records:
+            record.check_config(options.config)
+        only = Case.parse(options.case) if options.case else None
+        idle = {record.name: reason for record in records if (reason := record.unavailable(options.device))}
+        if options.backend and idle:
+            raise ValueError("; ".join(f"{name} does not run on {options.device}: {idle[name]}" for name in idle))
+    except (ValueError, ImportError, AttributeError) as error:
+        print(f"hgemm.check: {error}", file=sys.stderr)
+        return 2
+    runnable = [record for record in records if record.name not in idle]
+    dtypes = [dtype for dtype in DTYPES if options.dtype in (None, _short(dtype))]
+    total = len(dtypes) * sum(
+        1 if only else len(cases(config, options.device, options.quick))
+        for record in runnable
+        for config in ([options.config] if options.config else record.configs or (None,))
+    )
+    reports: list[Report] = []
+    with _progress(total, hidden=options.json) as show:
+        for record in runnable:
+            reports += check_backend(
+                record,
+                options.device,
+                configs=[options.config] if options.config else None,
+                dtypes=dtypes,
+                quick=options.quick,
+                only=only,
+                before=show,
+            )
+    tried = {report.backend for report in reports if report.cases}
+    untried = [report for report in reports if report.backend not in tried]
+    passed = not untried and all(report.passed for report in reports)
+    spelled = {name.rpartition(":")[2]: name for name in options.backend or ()}
+    if options.json:
+        print(json.dumps(_as_json(reports, idle, options.device, passed, spelled), indent=1))
+    else:
+        _print(reports, idle, untried, options.device, spelled)
+    return 0 if passed else 1
+
+
+def command(report: Report, device: str, backend: str) -> str:
+    """The call that repeats the smallest failing case of a report and nothing else."""
+    config = f" --config {report.config}" if report.config else ""
+    return (
+        f"python -m hgemm.check --device {device} --backend {backend}{config} --dtype {_short(report.dtype)} "
+        f"--case {_smallest_first(report)[0].case.name}"
+    )
+
+
+def _smallest_first(report: Report) -> list[Failure]:
+    return sorted(report.failures, key=lambda failure: failure.case.M * failure.case.N * failure.case.K)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m hgemm.check",
+        description="Checks backends against exact integers and fp64 bounds, over ragged shapes, inside arenas of NaN.",
+        epilog="Exit status: 0 all is well, 1 a failure, 2 something asked for cannot be checked here.",
+    )
+    parser.add_argument(
+        "--backend",
+        action="append",
+        metavar="NAME",
+        help="a backend's name, or module:function for a function(a, b, out, config) of your own; may be repeated "
+        "(default: every backend that can run on the device)",
+    )
+    parser.add_argument("--config", help="only this configuration")
+    parser.add_argument("--dtype", choices=[_short(dtype) for dtype in DTYPES], help="only this dtype")
+    parser.add_argument("--case", metavar="MxNxK:DATA", help=f"only this case; DATA is one of {', '.join(DATA)}")
+    parser.add_argument("--quick", action="store_true", help="few and small shapes")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--device",
+        choices=("cuda", "cpu"),
+        default="cuda" if torch.cuda.is_available() else "cpu",
+        help="where the tensors are (default: %(default)s)",
+    )
+    return parser
+
+
+def _backend(name: str) -> Backend:
+    """The backend called ``name``; a ``module:function`` is imported and registered under that very name."""
+    module, colon, function = name.partition(":")
+    if not colon:
+        return get(name)
+    return register_backend(function, getattr(importlib.import_module(module), function))
+
+
+@contextmanager
+def _progress(total: int, hidden: bool) -> Iterator[Callable[[str], None]]:
+    """A function to call before each of ``total`` cases with what it is; shows it on a terminal only."""
+    console = Console(stderr=True)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:
+        task = progress.add_task("", total=total)
+        yield lambda work: progress.update(task, description=work, advance=1)
+
+
+def _print(
+    reports: Iterable[Report], idle: dict[str, str], untried: Iterable[Report], device: str, spelled: dict[str, str]
+) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        console.width = 140  # a file or a pipe has no width: room for any name
+    table = Table(title=f"hgemm.check on {device}", title_justify="left")
+    for heading in ("backend", "config", "dtype", "cases", "refused", "error / bound", "verdict"):
+        number = heading in ("cases", "refused", "error / bound")
+        table.add_column(heading, justify="right" if number else "left", no_wrap=heading != "config", overflow="fold")
+    for report in reports:
+        verdict = "[green]passed" if report.passed else f"[red]FAILED {len(report.failures)}"
+        if report.passed and not report.cases:
+            verdict = "[yellow]refused all"
+        numbers = (str(report.cases), str(report.refused), f"{report.worst:.3f}")
+        table.add_row(report.backend, report.config or "", _short(report.dtype), *numbers, verdict)
+    console.print(table)
+    for name, reason in idle.items():
+        console.print(f"not run on {device}: {name}: {reason}", markup=False)
+    for report in untried:
+        console.print(f"nothing checked: {_title(report)} refused every case: {report.refusal}", markup=False)
+    for report in reports:
+        if not report.failures:
+            continue
+        first, *others = _smallest_first(report)
+        console.print(f"{_title(report)} failed, the smallest case being {first.case.name}:", style="red", markup=False)
+        for fault in first.faults:
+            console.print(f"  {fault}", markup=False)
+        if others:
+            names = ", ".join(failure.case.name for failure in others[:_OTHERS_NAMED])
+            console.print(f"  and {len(others)} more: {names}{' ...' if len(others) > _OTHERS_NAMED else ''}")
+        again = command(report, device, spelled.get(report.backend, report.backend))
+        console.print(f"  again: {again}", markup=False)
+
+
+def _title(report: Report) -> str:
+    return " ".join(filter(None, (report.backend, report.config, _short(report.dtype))))
+
+
+def _as_json(
+    reports: Iterable[Report], idle: dict[str, str], device: str, passed: bool, spelled: dict[str, str]
+) -> dict[str, Any]:
+    def one(report: Report) -> dict[str, Any]:
+        backend = spelled.get(report.backend, report.backend)
+        return {
+            "backend": report.backend,
+            "config": report.config,
+            "dtype": _short(report.dtype),
+            "cases": report.cases,
+            "refused": report.refused,
+            "refusal": report.refusal,
+            "error_over_bound": report.worst if math.isfinite(report.worst) else "inf",
+            "passed": report.passed,
+            "failures": [
+                {"case": failure.case.name, "faults": list(failure.faults)} for failure in _smallest_first(report)
+            ],
+            "again": command(report, device, backend) if report.failures else None,
+        }
+
+    return {
+        "device": device,
+        "passed": passed,
+        "results": [one(report) for report in reports],
+        "not_run": [{"backend": name, "reason": reason} for name, reason in idle.items()],
+    }
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+"""The CUDA kernels on CPU tensors: run in the emulator, checked, with a report of what was found and counted.
+
+    >>> product, report = hgemm.emulate(a, b, backend="cuda_tma", schedule="lazy,reversed")
+    >>> report.clean, report.counters["mma"]
+
+A schedule says when asynchronous copies land and in which order threads run: "eager", "lazy" (the default: as late as a
+GPU may be), either of them with ",reversed", or "random,seed=N". HGEMM_EMULATOR names one for `hgemm.matmul`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hgemm.problem import Problem, UnsupportedProblem
+
+if TYPE_CHECKING:  # importing hgemm does not import its kernels
+    from hgemm.cuda_kernels.configs import Family
+    from hgemm.cuda_kernels.emulator.library import EmulatedLibrary, HgemmProblem, Memory, Progress
+    from hgemm.cuda_kernels.emulator.report import Report
+
+DTYPE_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16"}
+LIMIT = 2**35
+"""Multiplications above which a product is refused: most of a minute on one core, which does about 10^9 a second."""
+PER_SECOND = 10**9
+
+
+class EmulatorError(RuntimeError):
+    """A kernel broke a rule of the machine while it ran in the emulator. `report` says which, where and how."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(str(report))
+        self.report = report
+
+
+def emulate(
+    a: Tensor,
+    b: Tensor,
+    *,
+    backend: str = "cuda_tma",
+    config: str | None = None,
+    schedule: str | None = None,
+    shared_base: int | None = None,
+    threads: int = 0,
+    limit: int | None = None,
+    out: Tensor | None = None,
+) -> tuple[Tensor, Report]:
+    """`hgemm.matmul` of CPU tensors by a handwritten kernel, and the report; faults are in the report, not raised.
+
+    `schedule` as above. `shared_base` is the address of shared memory, 1024 as on a GPU if left out; `threads` of the
+    host, one a processor if 0; `limit` the largest number of multiplications, else HGEMM_EMULATOR_LIMIT, else LIMIT.
+
+    Raises ValueError (shapes, an unknown backend, configuration or schedule), UnsupportedProblem (the kernel refuses
+    the product, or it is too large), BuildError (no C++ compiler).
+    """
+    from hgemm.arguments import check
+
+    shape = check(a, b, out)
+    family = _family(backend)
+    if config is not None and config not in (names := [kernel.name for kernel in family.configs]):
+        raise ValueError(f"{backend} has no configuration {config!r}; it has {', '.join(names)}")
+    if a.device.type != "cpu":
+        raise ValueError(f"the emulator computes on CPU tensors, found {a.device}; pass a.cpu(), b.cpu()")
+    product = torch.empty(shape, dtype=a.dtype) if out is None else out
+    if product.numel() == 0 or a.shape[-1] == 0:
+        raise ValueError(f"nothing to emulate in a product of shapes {tuple(a.shape)} and {tuple(b.shape)}")
+    report = run(family, a, b, product, config or family.configs[0].name, schedule, shared_base, threads, limit)
+    return product, report
+
+
+def run(
+    family: Family,
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    config: str,
+    schedule: str | None = None,
+    shared_base: int | None = None,
+    threads: int = 0,
+    limit: int | None = None,
+) -> Report:
+    """Writes the product of tensors that are known to fit into `out`. The arguments are those of `emulate`."""
+    from hgemm.cuda_kernels.configs import Unit
+    from hgemm.cuda_kernels.emulator.build import load_unit
+
+    problem = Problem.from_tensors(a, b, out)
+    if rule := too_large(problem, limit):
+        raise UnsupportedProblem(rule)
+    layout = problem.layout.replace("x", "n")
+    library = load_unit(Unit(family.name, DTYPE_NAMES[a.dtype], layout))
+    index = family.index(config)
+    described, memories = describe(a, b, out, layout)
+    return launch(library, lambda: library.launch(described, index), memories, schedule, shared_base, threads)
+
+
+def too_large(problem: Problem, limit: int | None = None) -> str | None:
+    """The rule that a product breaks which would take minutes, with the way out; None if it is small enough."""
+    most = limit if limit is not None else int(os.environ.get("HGEMM_EMULATOR_LIMIT", "").strip() or LIMIT)
+    count = problem.flops // 2
+    if count <= most:
+        return None
+    return (
+        f"the emulator would take about {math.ceil(count / PER_SECOND / 60)} minutes of one core for {count:,} "
+        f"multiplications, more than its limit of {most:,}; take a smaller product, or set HGEMM_EMULATOR_LIMIT={count}"
+    )
+
+
+def describe(a: Tensor, b: Tensor, out: Tensor, layout: str) -> tuple[HgemmProblem, list[Memory]]:
+    """The arguments of hgemm_launch, and the memory that the kernel may touch."""
+    from hgemm.cuda_kernels.emulator.library import HgemmProblem, Memory
+
+    matrices = {"a": a, "b": b, "c": out}
+    batch = max(math.prod(matrix.shape[:-2]) for matrix in matrices.values())
+    problem = HgemmProblem(M=a.shape[-2], N=b.shape[-1], K=a.shape[-1], batch=batch)
+    memories = []
+    for (name, matrix), letter in zip(matrices.items(), layout + "n", strict=True):
+        if matrix.dim() > 3:
+            raise UnsupportedProblem(f"{name} has {matrix.dim()} dimensions; the emulator takes one batch dimension")
+        row, column = matrix.stride()[-2:]
+        batch_stride = matrix.stride(0) if matrix.dim() == 3 and matrix.shape[0] > 1 else 0
+        if name == "c" and batch_stride == 0:
+            batch_stride = matrix.shape[-2] * max(row, 1)
+        stored = (row, column) if letter == "n" else (column, row)
+        setattr(problem, name, matrix.data_ptr())
+        setattr(problem, f"{name}_row_stride", stored[0])
+        setattr(problem, f"{name}_column_stride", stored[1])
+        setattr(problem, f"{name}_batch_stride", batch_stride)
+        sizes = (math.prod(matrix.shape[:-2]), matrix.shape[-2], matrix.shape[-1])
+        memories.append(Memory(name, matrix.data_ptr(), sizes, (batch_stride, row, column), writable=name == "c"))
+    return problem, memories
+
+
+def launch(
+    library: EmulatedLibrary,
+    call: Any,
+    memories: list[Memory],
+    schedule: str | None = None,
+    shared_base: int | None = None,
+    threads: int = 0,
+) -> Report:
+    """Runs `call`, which launches kernels of `library`, and returns the report.
+
+    A line tells of the progress on a terminal if it takes longer than a second. Raises UnsupportedProblem if the
+    library refuses to launch.
+    """
+    from hgemm.cuda_kernels.emulator.library import Progress, in_thread
+    from hgemm.cuda_kernels.emulator.report import Report
+
+    progress = Progress()
+    answer: list[tuple[str | None, dict[str, Any]]] = []
+
+    def work() -> None:
+        answer.append(library.run(call, memories, schedule, shared_base or 0, threads, progress))
+
+    with _ProgressLine(progress) as line:
+        in_thread(work, line.update, progress)
+    error, data = answer[0]
+    report = Report.from_dict(data, library.path)
+    if error and report.clean:
+        raise UnsupportedProblem(error)
+    return report
+
+
+class _ProgressLine:
+    """A bar on a terminal, from the second second on."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._calls = 0
+        self._bars: Any = None
+
+    def __enter__(self) -> _ProgressLine:
+        return self
+
+    def update(self) -> None:
+        self._calls += 1
+        if self._bars is None and self._calls > 10 and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress as Bars
+
+            self._bars = Bars(console=Console(stderr=True), transient=True)
+            self._bars.start()
+            self._task = self._bars.add_task("emulating blocks", total=None)
+        if self._bars is not None:
+            self._bars.update(self._task, completed=self._progress.blocks_done, total=self._progress.blocks_total)
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+
+def _family(backend: str) -> Family:
+    from hgemm.cuda_kernels.configs import FAMILIES
+
+    for family in FAMILIES.values():
+        if family.backend == backend:
+            return family
+    names = ", ".join(family.backend for family in FAMILIES.values())
+    raise ValueError(f"the emulator runs {names}, and {backend!r} is none of them")

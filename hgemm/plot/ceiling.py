@@ -1,0 +1,115 @@
+"""How much of the device's limit each kernel reaches: bars in % of the register-only mma.sync rate of the same run."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from hgemm.bench.metrics import CEILING, find_row, label, relative, speed, timed_rows
+from hgemm.bench.schema import CaseResult, Results, Row
+from hgemm.bench.statistics import Summary
+from hgemm.plot import style
+from hgemm.plot.source import NothingToDraw, case_name
+
+BAR_INCHES = 0.27
+
+
+def draw(results: Results, dtype: str) -> Figure:
+    """The bars of one case of a dtype: 4096^3 if it was measured, else the one with the most work.
+
+    Raises NothingToDraw if no case of that dtype has both a ceiling and a timed contestant.
+    """
+    case = _case(results, dtype)
+    ceiling = find_row(case, CEILING, "roof")
+    rows = timed_rows(case)
+    looks = style.looks(rows)
+    shares = {label(row): share for row in rows if (share := relative(row, ceiling))}
+    rows.sort(key=lambda row: shares[label(row)].median)
+
+    bottom, top = 0.92, 0.74
+    height = bottom + top + BAR_INCHES * (len(rows) + 0.6)
+    names = [_name(row) for row in rows]
+    left = max(style.text_points(name, 8.5) for name in names) / 72 + 0.25
+    with style.context():
+        figure = plt.figure(figsize=(style.WIDTH_INCHES, height))
+        width = style.WIDTH_INCHES - left - 0.2
+        axes = figure.add_axes(
+            (left / style.WIDTH_INCHES, bottom / height, width / style.WIDTH_INCHES, (height - bottom - top) / height)
+        )
+        for place, row in enumerate(rows):
+            _bar(axes, place, row, shares[label(row)], looks[label(row)])
+        _axes(axes, names, _end(rows, shares, 72 * width))
+        assert ceiling is not None
+        gpu = results.env.gpu.removeprefix("NVIDIA ")
+        style.title(
+            figure,
+            f"Share of the mma.sync ceiling, {gpu}, {case_name(case)}, {dtype}",
+            f"100% is {speed(ceiling).median:.4g} TFLOPS: mma.sync on registers alone, timed in the same rounds",
+        )
+        style.footer(figure, results, *_remarks(results))
+    return figure
+
+
+def _case(results: Results, dtype: str) -> CaseResult:
+    cases = [
+        case
+        for case in results.cases
+        if case.dtype == dtype and timed_rows(case) and find_row(case, CEILING, "roof") is not None
+    ]
+    cases = [case for case in cases if any(relative(row, find_row(case, CEILING, "roof")) for row in timed_rows(case))]
+    if not cases:
+        raise NothingToDraw(f"no case in {dtype} was timed together with the {CEILING} ceiling")
+    return max(cases, key=lambda case: (case.M == case.N == case.K == 4096, case.flops))
+
+
+def _name(row: Row) -> str:
+    return f"{row.backend}  {row.config}" if row.config else row.backend
+
+
+def _bar(axes: Axes, place: int, row: Row, share: Summary, look: style.Look) -> None:
+    percent = 100 * share.median
+    axes.barh(place, percent, height=0.62, color=look.colour, alpha=0.88, linewidth=0)
+    axes.plot([100 * share.p5, 100 * share.p95], [place, place], color=style.INK, linewidth=1.1, zorder=3)
+    axes.annotate(
+        _figures(row, share),
+        (max(percent, 100 * share.p95), place),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=8.5,
+        zorder=4,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+    )
+
+
+def _figures(row: Row, share: Summary) -> str:
+    return f"{100 * share.median:.1f}%  {speed(row).median:.3g} TFLOPS"
+
+
+def _end(rows: list[Row], shares: dict[str, Summary], points: float) -> float:
+    """Where the axis ends, in %, so that the figures behind every bar fit in its ``points``."""
+    ends = [105.0]
+    for row in rows:
+        share = shares[label(row)]
+        text = style.text_points(_figures(row, share), 8.5) + 12
+        ends.append(100 * max(share.median, share.p95) / (1 - text / points))
+    return max(ends)
+
+
+def _axes(axes: Axes, names: list[str], end: float) -> None:
+    axes.axvline(100, color=style.INK, linewidth=1.4, zorder=2)
+    axes.set_yticks(range(len(names)), names, fontsize=8.5)
+    axes.set_ylim(-0.6, len(names) - 0.2)
+    axes.set_xlim(0, end)
+    axes.set_xticks(range(0, int(end) + 1, 20))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.grid(True, axis="x")
+
+
+def _remarks(results: Results) -> list[str]:
+    hopper = results.env.compute_capability == [9, 0]
+    wgmma = " On Hopper wgmma, which cuBLAS and Triton use, is faster than mma.sync can be." if hopper else ""
+    return [f"Ratios paired by round; the thin line spans the 5th to the 95th percentile.{wgmma}"]

@@ -1,0 +1,127 @@
+"""The oracle: products in fp64, bounds on the error of an fp32-accumulating kernel, and inputs with exact answers.
+
+Nothing here shares code with the kernels. Operands are fp16 or bf16 matrices ``a[M, K]`` and ``b[K, N]``, of any
+strides.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Unit of the accumulator: tensor cores may drop the bits below fp32's last place instead of rounding them, 2^-23.
+ACCUMULATOR_UNIT = 2.0**-23
+
+# Half a unit in the last place, relative: the error of one rounding to nearest.
+OUTPUT_UNIT = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}
+
+# Half of the smallest subnormal: the error of one rounding to nearest where the output is subnormal.
+OUTPUT_TINY = {torch.float16: 2.0**-25, torch.bfloat16: 2.0**-134}
+
+# Magnitudes from here on round to infinity: the largest finite value and half a unit in its last place.
+OVERFLOW = {torch.float16: 65520.0, torch.bfloat16: 2.0**128 - 2.0**119}
+
+# Every integer up to here is a value of the dtype.
+EXACT_LIMIT = {torch.float16: 2048, torch.bfloat16: 256}
+
+_ACCUMULATOR_MAX = torch.finfo(torch.float32).max
+_ACCUMULATOR_TINY = torch.finfo(torch.float32).tiny
+
+# Elements of b that are held in fp64 at a time: 128 MiB of it, and as much again for their magnitudes.
+_CHUNK = 2**24
+
+
+def product_fp64(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` in float64. Products of 16-bit floats are exact there; sums are good to K 2^-53 relative to |a||b|."""
+    return a.double() @ b.double()
+
+
+def bound(a: Tensor, b: Tensor, reference: Tensor, dtype: torch.dtype) -> Tensor:
+    """How far a right result may lie from ``reference = product_fp64(a, b)``, element by element, in float64.
+
+    With u the accumulator's unit, K terms summed in any order and each of the K steps off by at most u relative to what
+    it adds up, the sum S in the accumulator satisfies (Higham, Accuracy and Stability of Numerical Algorithms, ch. 3)
+
+        |S - C| <= g (|A||B|),   g = K u / (1 - K u).
+
+    One rounding to ``dtype``, of unit u_out, moves S by at most u_out |S| <= u_out (|C| + g |A||B|). Together
+
+        |C^ - C| <= u_out |C| + (1 + u_out) g (|A||B|) + tiny,
+
+    where tiny is half the smallest subnormal of ``dtype`` plus K times the smallest normal of the accumulator, which
+    may flush what is smaller. Products of two 16-bit floats are exact in fp32. Infinite where |A||B| passes the
+    accumulator's range: there nothing can be asked. Raises ValueError for K of 2^23 and more, where the formula says
+    nothing.
+    """
+    K = a.shape[1]
+    if K * ACCUMULATOR_UNIT >= 1:
+        raise ValueError(f"the bound needs K below 2^23, found K = {K}")
+    growth = K * ACCUMULATOR_UNIT / (1 - K * ACCUMULATOR_UNIT)
+    magnitude = product_fp64(a.abs(), b.abs())
+    unit = OUTPUT_UNIT[dtype]
+    tiny = OUTPUT_TINY[dtype] + K * _ACCUMULATOR_TINY
+    limit = unit * reference.abs() + (1 + unit) * growth * magnitude + tiny
+    return torch.where(magnitude * (1 + growth) > _ACCUMULATOR_MAX, torch.inf, limit)
+
+
+def error_over_bound(a: Tensor, b: Tensor, c: Tensor, rows: Tensor | None = None) -> float:
+    """The largest |c - a b| / bound over the elements of ``c[M, N]``, or of the rows of c that ``rows`` lists.
+
+    At most 1 for a right result. Infinite where c is NaN and the product is not, is not NaN where the product is, or is
+    another infinity. Where the exact value would round to infinity, infinity is no error; where only a value within the
+    bound would, the error counts up to the value from which on it does.
+    """
+    if rows is not None:
+        a, c = a[rows], c[rows]
+    step = max(1, _CHUNK // max(1, b.shape[0]))
+    worst = 0.0
+    for start in range(0, b.shape[1], step):
+        columns = slice(start, start + step)
+        ratio = _ratio(a, b[:, columns], c[:, columns])
+        if ratio.numel():
+            worst = max(worst, float(ratio.max()))
+    return worst
+
+
+def _ratio(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    reference = product_fp64(a, b)
+    limit = bound(a, b, reference, c.dtype)
+    overflow = OVERFLOW[c.dtype]
+    # An infinite c stands for any value beyond the range; the nearest one to the product is the edge or the product.
+    edge = torch.copysign(reference.abs().clamp(min=overflow), c.double())
+    ratio = (torch.where(c.isinf(), edge, c.double()) - reference).abs() / limit
+    ratio = torch.where(c.isnan(), torch.inf, ratio)
+    ratio = torch.where(limit.isinf(), 0.0, ratio)
+    same = torch.where(reference.isnan(), c.isnan(), c.double() == reference)
+    return torch.where(reference.isfinite(), ratio, torch.where(same, 0.0, torch.inf))
+
+
+def exact_integers(
+    M: int,
+    N: int,
+    K: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    generator: torch.Generator,
+    largest: int = 4,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``a[M, K]``, ``b[K, N]`` of integers up to ``largest`` in magnitude, and the one right product in ``dtype``.
+
+    No sum of terms exceeds largest^2 K <= 2^23, so fp32 adds them up exactly in any order and a right kernel returns
+    the third tensor bit for bit. With ``largest=1`` the entries are -1, 0 and 1, so sparse where K is large that sums
+    stay within what ``dtype`` counts exactly (8 standard deviations): no rounding hides a single wrong term.
+
+    ``generator`` is one of ``device``. Raises ValueError if ``largest``^2 K is above 2^23.
+    """
+    if largest * largest * K > 2**23:
+        raise ValueError(f"sums are exact while largest^2 K <= 2^23, found largest = {largest}, K = {K}")
+
+    def integers(rows: int, columns: int) -> Tensor:
+        values = torch.randint(-largest, largest + 1, (rows, columns), device=device, generator=generator)
+        if largest == 1 and K:
+            share = min(1.0, EXACT_LIMIT[dtype] / 8 / (K**0.5 * 2 / 3))
+            values *= torch.rand((rows, columns), device=device, generator=generator) < share
+        return values.to(dtype)
+
+    a, b = integers(M, K), integers(K, N)
+    return a, b, product_fp64(a, b).to(dtype)

@@ -1,0 +1,45 @@
+"""What every test file shares: `gpu` tests are skipped without a device, `nvcc` tests without a compiler (in CI they
+fail instead); no registration outlives its test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from hgemm.backends import _registered
+from hgemm.cuda_kernels import toolchain
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    skips = {}
+    if not torch.cuda.is_available():
+        skips["gpu"] = "needs a CUDA device; torch finds none"
+    if missing := _missing_nvcc():
+        skips["nvcc"] = missing
+    for item in items:
+        for marker, reason in skips.items():
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _missing_nvcc() -> str | None:
+    """Why the tests that compile CUDA are skipped. In CI they run, and fail, so that a machine without nvcc is seen."""
+    if os.environ.get("CI"):
+        return None
+    try:
+        toolchain.find_nvcc()
+    except toolchain.BuildError as error:
+        return str(error)
+    return None
+
+
+@pytest.fixture(autouse=True)
+def restored_registry() -> Iterator[None]:
+    """Takes back every ``register_backend`` of the test."""
+    before = dict(_registered)
+    yield
+    _registered.clear()
+    _registered.update(before)

@@ -1,0 +1,240 @@
+"""The handwritten families as backends: what they accept, the default for each device, why they cannot run here."""
+
+import sys
+
+import pytest
+import torch
+
+from hgemm.cuda_kernels import adapter, architectures, toolchain
+from hgemm.cuda_kernels.adapter import DeviceLimits
+from hgemm.cuda_kernels.configs import FAMILIES
+from hgemm.problem import Operand, Problem
+
+HOPPER = DeviceLimits("H200", (9, 0), 232_448, 233_472)
+GEFORCE = DeviceLimits("RTX 5090", (12, 0), 101_376, 102_400)
+AMPERE = DeviceLimits("A100", (8, 0), 166_912, 167_936)
+SMALL = DeviceLimits("a small device", (9, 0), 65_536, 66_560)
+ALMOST = DeviceLimits("1 byte short of two blocks", (9, 0), 166_912, 2 * (98_328 + 1_024) - 1)
+TURING = DeviceLimits("T4", (7, 5), 65_536, 65_536)
+
+BACKENDS = {record.name: record for record in adapter.backends()}
+BOTH = pytest.mark.parametrize("name", ["cuda_cp_async", "cuda_tma"])
+
+
+def put_device(monkeypatch, *devices):
+    """A machine with these devices and all tools."""
+    monkeypatch.setattr(adapter, "device_limits", lambda index: devices[index])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(devices))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(devices))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: devices[index].capability)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(architectures, "driver_release", lambda: (13, 0))
+    for variable in ("HGEMM_CUDA_ARCHS", "TORCH_CUDA_ARCH_LIST"):
+        monkeypatch.delenv(variable, raising=False)
+    tool = toolchain.Tool(("tool",), "13.0.88", "PATH")
+    for find in ("find_nvcc", "find_cxx", "find_ninja"):
+        monkeypatch.setattr(toolchain, find, lambda: tool)
+
+
+def problem(M=128, N=128, K=128, dtype=torch.bfloat16, device="cuda", **changes):
+    """Contiguous operands, but for `changes` such as a={"row_stride": 136}."""
+    operands = {
+        name: Operand(
+            **{"rows": rows, "columns": columns, "row_stride": columns, "column_stride": 1, "alignment": 16}
+            | changes.get(name, {})
+        )
+        for name, rows, columns in (("a", M, K), ("b", K, N), ("out", M, N))
+    }
+    device = torch.device(device, 0) if device == "cuda" else torch.device(device)
+    return Problem(M, N, K, (), dtype, torch.float32, device=device, **operands)
+
+
+def test_every_family_is_a_backend_that_declares_what_its_kernels_keep():
+    assert list(BACKENDS) == [family.backend for family in FAMILIES.values()]
+    for family in FAMILIES.values():
+        record = BACKENDS[family.backend]
+        assert record.configs == tuple(kernel.name for kernel in family.configs)
+        assert record.properties.deterministic and record.properties.row_invariant and record.properties.exact_integers
+        assert "nvcc" in record.requires
+
+
+@BOTH
+@pytest.mark.parametrize("M", [1, 7, 129])
+def test_any_number_of_rows_is_accepted(monkeypatch, name, M):
+    put_device(monkeypatch, HOPPER)
+    assert BACKENDS[name].accepts(problem(M=M, N=8, K=24), None) is None
+    for config in BACKENDS[name].configs:
+        assert BACKENDS[name].accepts(problem(M=M, a={"row_stride": 136}), config) is None
+
+
+REFUSED = {
+    "dtype": (problem(dtype=torch.float32), "dtype must be float16 or bfloat16, found torch.float32"),
+    "N": (problem(N=12), "N must be a multiple of 8, found N = 12"),
+    "K": (problem(K=127), "K must be a multiple of 8, found K = 127"),
+    "column-major": (problem(a={"row_stride": 1, "column_stride": 128}), "a must be row-major"),
+    "row stride": (problem(b={"row_stride": 132}), "row stride of b must be a multiple of 8 elements, found 132"),
+    "alignment": (problem(out={"alignment": 8}), "first element of out must lie on a 16-byte boundary, found one of 8"),
+    "extent": (problem(M=2**31 - 256), "M must be at most 2,147,483,391, found 2,147,483,392"),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("rule", REFUSED)
+def test_a_broken_rule_is_named_with_the_value_found(monkeypatch, name, rule):
+    put_device(monkeypatch, HOPPER)
+    case, message = REFUSED[rule]
+    assert message in BACKENDS[name].accepts(case, None)
+
+
+def test_only_tma_limits_the_row_stride(monkeypatch):
+    put_device(monkeypatch, HOPPER)
+    wide = problem(a={"row_stride": 2**39})
+    assert BACKENDS["cuda_cp_async"].accepts(wide, None) is None
+    assert "row stride of a must be below 2^40 bytes for TMA, found 1,099,511,627,776" in BACKENDS["cuda_tma"].accepts(
+        wide, None
+    )
+    assert BACKENDS["cuda_tma"].accepts(problem(a={"row_stride": 2**39 - 8}), None) is None
+    assert BACKENDS["cuda_tma"].accepts(problem(out={"row_stride": 2**39}), None) is None  # C is stored without TMA
+
+
+def test_more_shared_memory_than_the_device_has_is_refused_with_both_numbers(monkeypatch):
+    put_device(monkeypatch, SMALL)
+    rule = BACKENDS["cuda_tma"].accepts(problem(), "128x128x64_s3_w64x32")
+    assert "128x128x64_s3_w64x32 needs 98,328 bytes" in rule
+    assert "a small device has 65,536" in rule
+    assert BACKENDS["cuda_tma"].accepts(problem(), "128x128x32_s3_w64x32") is None
+    assert BACKENDS["cuda_tma"].accepts(problem(), None) is None
+
+
+def test_the_device_of_the_tensors_decides(monkeypatch):
+    put_device(monkeypatch, AMPERE, HOPPER)
+    rule = BACKENDS["cuda_tma"].accepts(problem(), None)
+    assert rule == "cuda_tma needs compute capability 9.0 or newer, and A100 has 8.0"
+    assert BACKENDS["cuda_tma"].unavailable("cuda") is None  # the second device can
+    assert BACKENDS["cuda_cp_async"].accepts(problem(), None) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "config"),
+    [
+        ("cuda_tma", HOPPER, "128x128x64_s3_w64x32"),
+        ("cuda_tma", GEFORCE, "128x128x32_s3_w64x32"),  # 2 x (49,176 + 1,024) = 100,400 fit 102,400
+        ("cuda_tma", ALMOST, "128x128x32_s3_w64x32"),
+        ("cuda_tma", SMALL, "128x128x32_s3_w64x32"),  # not twice, but once
+        ("cuda_cp_async", HOPPER, "128x128x32_s3_w64x32"),
+        ("cuda_cp_async", GEFORCE, "128x128x32_s3_w64x32"),
+        ("cuda_cp_async", AMPERE, "128x128x32_s3_w64x32"),
+    ],
+)
+def test_the_default_configuration_of_each_device(monkeypatch, name, device, config):
+    put_device(monkeypatch, device)
+    assert BACKENDS[name].choose(problem()) == config
+
+
+@BOTH
+def test_with_a_device_and_all_tools_a_family_is_available(monkeypatch, name):
+    put_device(monkeypatch, GEFORCE)
+    assert BACKENDS[name].unavailable("cuda") is None
+
+
+@BOTH
+def test_reasons_come_in_the_order_in_which_a_user_would_settle_them(monkeypatch, name):
+    record = BACKENDS[name]
+
+    def missing(what):
+        def find():
+            raise toolchain.BuildError(f"no {what}")
+
+        return find
+
+    put_device(monkeypatch, TURING)
+    monkeypatch.setattr(toolchain, "find_ninja", missing("ninja"))
+    assert "needs compute capability" in record.unavailable("cuda")
+    put_device(monkeypatch, HOPPER)
+    monkeypatch.setattr(toolchain, "find_ninja", missing("ninja"))
+    assert record.unavailable("cuda") == "no ninja"
+    monkeypatch.setattr(toolchain, "find_nvcc", missing("nvcc"))
+    assert record.unavailable("cuda") == "no nvcc"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "no CUDA device" in record.unavailable("cuda")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "built without CUDA" in record.unavailable("cuda")
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "Linux" in record.unavailable("cuda")
+    assert "emulator" in record.unavailable("cpu")
+
+
+def test_an_architecture_list_without_the_device_is_a_reason(monkeypatch):
+    put_device(monkeypatch, HOPPER)
+    monkeypatch.setenv("HGEMM_CUDA_ARCHS", "120f")
+    assert "leaves out this device's compute capability 9.0: add 90a" in BACKENDS["cuda_tma"].unavailable("cuda")
+
+
+@BOTH
+def test_tensors_on_the_cpu_wait_for_the_emulator(name):
+    assert "emulator" in BACKENDS[name].accepts(problem(device="cpu"), None)
+    assert BACKENDS[name].choose(problem(device="cpu")) is None
+
+
+@BOTH
+def test_a_unit_is_loaded_once_and_then_called_directly(monkeypatch, name):
+    put_device(monkeypatch, HOPPER)
+    loads, calls = [], []
+
+    def load(family, dtype, config):
+        loads.append((dtype, config))
+        return lambda *arguments: calls.append(arguments), 17, family.index(config)
+
+    monkeypatch.setattr(adapter, "_load", load)
+    monkeypatch.setattr(Problem, "from_tensors", classmethod(lambda cls, a, b, out: problem()))
+    record = next(record for record in adapter.backends() if record.name == name)
+    a = torch.zeros(8, 8, dtype=torch.bfloat16)
+    for config in (record.configs[1], None, record.configs[1]):
+        record.run(a, a, a, config)
+    record.run(a.half(), a, a, record.configs[1])
+    assert [handle for _, _, _, handle, _ in calls] == [17] * 4
+    assert calls[0][4] == 1
+    assert len(loads) == len(set(loads))
+    assert {dtype for dtype, _ in loads} == {torch.bfloat16, torch.float16}
+
+
+@pytest.mark.gpu
+@BOTH
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_every_configuration_multiplies_on_a_side_stream(name, dtype):
+    record = BACKENDS[name]
+    if reason := record.unavailable("cuda"):
+        pytest.skip(reason)
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randint(-4, 5, shape, generator=generator).to(dtype) for shape in ((200, 104), (104, 136)))
+    expected = (a.double() @ b.double()).to(dtype)
+    for config in record.configs:
+        out = torch.full((200, 136), torch.nan, dtype=dtype, device="cuda")
+        if record.accepts(Problem.from_tensors(a.cuda(), b.cuda(), out), config):
+            continue
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            on_device = a.cuda(), b.cuda()
+            record.run(*on_device, out, config)
+        stream.synchronize()
+        assert torch.equal(out.cpu(), expected), config
+
+
+@pytest.mark.gpu
+@BOTH
+def test_the_device_reports_the_resources_of_every_configuration(name):
+    from hgemm.cuda_kernels.build import load_unit
+    from hgemm.cuda_kernels.configs import Unit
+
+    if reason := BACKENDS[name].unavailable("cuda"):
+        pytest.skip(reason)
+    family = next(family for family in FAMILIES.values() if family.backend == name)
+    unit = load_unit(Unit(family.name, "bf16"))
+    for index, kernel in enumerate(family.configs):
+        if adapter.config_limit(kernel, adapter.device_limits(0)) is None:
+            resources = unit.resources(index)
+            assert resources.shared_bytes == kernel.shared_bytes
+            assert resources.threads == kernel.config.threads
+            assert resources.spill_bytes == 0
+            assert resources.blocks_per_multiprocessor >= 1

@@ -1,0 +1,51 @@
+"""The table of devices against figures that the vendor prints."""
+
+import pytest
+
+from hgemm.devices import DEVICES, LIMITS, find
+
+
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        # Dense fp16 and bf16 with fp32 accumulation, half of the sparse figures where those are printed.
+        ("NVIDIA H100 80GB HBM3", 989.4),
+        ("NVIDIA H200", 989.4),
+        ("NVIDIA H100 PCIe", 756.4),
+        ("NVIDIA H100 NVL", 835.5),
+        ("NVIDIA GeForce RTX 5090", 209.5),
+        ("NVIDIA GeForce RTX 5080", 112.6),
+        ("NVIDIA GeForce RTX 5070 Ti", 87.9),
+        ("NVIDIA GeForce RTX 5070", 61.7),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 503.8),
+    ],
+)
+def test_peaks_are_those_that_nvidia_prints(name: str, tflops: float) -> None:
+    device = find(name)
+    assert device is not None
+    assert device.tensor_tflops() == pytest.approx(tflops, rel=1e-3)
+
+
+def test_a_peak_scales_with_the_clock() -> None:
+    device = find("NVIDIA GeForce RTX 5090", 170)
+    assert device is not None
+    assert device.tensor_tflops(device.clock_mhz / 2) == pytest.approx(device.tensor_tflops() / 2)
+
+
+def test_another_board_under_a_known_name_is_not_found() -> None:
+    assert find("NVIDIA H200", 66) is None
+    assert find("NVIDIA GeForce RTX 5090 D") is None
+    assert find("NVIDIA GeForce RTX 5060 Ti") is not find("NVIDIA GeForce RTX 5060")
+
+
+def test_names_are_unique_and_every_device_has_limits() -> None:
+    names = [name for device in DEVICES for name in device.names]
+    assert len(names) == len(set(names))
+    for device in DEVICES:
+        assert device.limits is LIMITS[device.compute_capability]
+
+
+def test_geforce_blackwell_shares_100_kib_of_shared_memory() -> None:
+    assert LIMITS[12, 0].shared_bytes_per_block == 99 * 1024
+    assert LIMITS[12, 0].shared_bytes_per_multiprocessor == 100 * 1024
+    assert LIMITS[9, 0].shared_bytes_per_block == 227 * 1024

@@ -1,0 +1,99 @@
+"""What nvcc makes of every CUDA kernel, for Hopper and for GeForce Blackwell: resources, and the instructions claimed.
+
+Nothing here needs a GPU: the cubins are read with cuobjdump.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hgemm.cuda_kernels.configs import DTYPES, FAMILIES, GEFORCE_SHARED_BYTES, LAYOUTS, Unit
+from hgemm.cuda_kernels.inspect_code import machine_code, resource_usage
+
+pytestmark = pytest.mark.nvcc
+
+ARCHITECTURES = ("90a", "120f")
+UNITS = [Unit(family, dtype, layout) for family in FAMILIES for dtype in DTYPES for layout in LAYOUTS]
+HOPPER_SHARED_BYTES = 232_448
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_no_kernel_spills(unit: Unit, arch: str) -> None:
+    for name, resources in resource_usage(unit, arch).items():
+        assert resources.spill_bytes == 0, name
+
+
+def test_two_blocks_fit_where_two_are_meant_to() -> None:
+    """Registers and shared memory together, as the device counts them."""
+    for family in FAMILIES.values():
+        usage = resource_usage(Unit(family.name, "bf16"), "90a")
+        for kernel in family.configs:
+            assert usage[kernel.name].blocks_per_multiprocessor >= kernel.blocks_per_multiprocessor, kernel.name
+
+
+def test_the_48_kb_configuration_runs_twice_on_a_geforce_multiprocessor() -> None:
+    usage = resource_usage(Unit("tma", "bf16"), "120f")
+    assert usage["128x128x32_s3_w64x32"].blocks_per_multiprocessor == 2
+    assert usage["128x128x64_s3_w64x32"].blocks_per_multiprocessor == 1
+
+
+def test_shared_memory_stays_within_the_device_it_is_meant_for() -> None:
+    for family in FAMILIES.values():
+        assert any(kernel.geforce for kernel in family.configs)
+        for kernel in family.configs:
+            assert kernel.shared_bytes <= (GEFORCE_SHARED_BYTES if kernel.geforce else HOPPER_SHARED_BYTES)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_kernels_hold_the_instructions_they_claim(dtype: str, arch: str) -> None:
+    mma = "HMMA.16816.F32.BF16" if dtype == "bf16" else "HMMA.16816.F32 "
+    for family, copies, absent in (("tma", "UTMALDG.3D", "LDGSTS"), ("cp_async", "LDGSTS", "UTMALDG")):
+        for name, code in machine_code(Unit(family, dtype), arch).items():
+            assert mma in code, name
+            assert "LDSM.16.M88.4" in code and "LDSM.16.MT88.4" in code, name
+            assert copies in code and absent not in code, name
+            assert "STG.E.128" in code, name  # C in 16-byte stores
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_tma_is_issued_without_a_loop_over_lanes_or_a_call(arch: str) -> None:
+    """What the compiler adds where it cannot see that one lane issues, or that the block owns the destination."""
+    for layout in LAYOUTS:
+        for name, code in machine_code(Unit("tma", "bf16", layout), arch).items():
+            assert "BRA.U.ANY" not in code and "CALL" not in code, (layout, name)
+
+
+def destinations_in_flight(instructions: list[str]) -> set[str]:
+    """Registers that an ldmatrix has been asked to fill and that nothing has read since."""
+    unread: dict[int, set[str]] = {}
+    for number, instruction in enumerate(instructions):
+        registers = [f"R{n}" for n in re.findall(r"\bR(\d+)", instruction)]
+        if "LDSM" in instruction:
+            first = int(registers[0][1:])
+            unread[number] = {f"R{first + offset}" for offset in range(4)}
+        else:
+            for asked, filled in list(unread.items()):
+                if filled & set(registers):
+                    del unread[asked]
+    return set().union(*unread.values()) if unread else set()
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.family == "tma"], ids=lambda unit: unit.name)
+def test_a_stage_is_refilled_only_behind_its_last_ldmatrix(unit: Unit, arch: str) -> None:
+    """No BAR in the main loop may come while an ldmatrix is in flight.
+
+    A barrier does not wait for one, and TMA, which refills the stage behind the barrier, does not queue behind it: with
+    a plain barrier here an H200 computed wrong tiles. What counts as arrived is a register of each ldmatrix that an
+    instruction has used.
+    """
+    for name, code in machine_code(unit, arch).items():
+        instructions = re.findall(r"/\*[0-9a-f]{4,5}\*/\s+([^;]+);", code)
+        barriers = [number for number, text in enumerate(instructions) if re.search(r"\bBAR\.SYNC", text)]
+        assert len(barriers) >= 2, name  # one behind the initialisation, one in the loop
+        for barrier in barriers:
+            assert not destinations_in_flight(instructions[:barrier]), (name, instructions[barrier])

@@ -1,0 +1,157 @@
+"""python -m hgemm.plot: from a file or from the package, into a folder, with errors that name the file and the rule."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from made_up_results import SQUARES, results
+
+import hgemm
+from hgemm.bench.results import write
+from hgemm.plot import source
+from hgemm.plot.__main__ import main
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.json"
+    write(results(shapes=SQUARES[:2]), path)
+    return path
+
+
+def test_a_file_becomes_pictures_in_a_folder(
+    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "new" / "pictures"
+    assert main(["--from", str(run_file), "--out", str(out)]) == 0
+    names = sorted(path.name for path in out.iterdir())
+    assert names == ["roofline-bf16.png", "roofline-bf16.svg"]
+    assert sorted(capsys.readouterr().out.split()) == [str(out / name) for name in names]
+
+
+def test_kinds_formats_and_json(run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "pictures"
+    status = main(["ceiling", "roofline", "--from", str(run_file), "--out", str(out), "--format", "svg", "--json"])
+    assert status == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["files"] == [str(out / "ceiling-bf16.svg"), str(out / "roofline-bf16.svg")]
+    assert answer["gpu"] == "NVIDIA H200"
+    assert all(Path(path).exists() for path in answer["files"])
+
+
+def test_without_a_gpu_the_newest_packaged_results_are_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    write(results(utc="2026-01-01T00:00:00Z"), folder / "z-old.json")
+    write(results(utc="2026-03-01T00:00:00Z"), folder / "a-new.json")
+    write(results(utc="2026-04-01T00:00:00Z", series=()), folder / "b-empty.json")
+    (folder / "c-broken.json").write_text("{")
+    monkeypatch.setattr("hgemm.bench.results.PACKAGED", folder)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["--out", str(tmp_path / "pictures"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["source"] == str(folder / "a-new.json")
+
+
+def test_with_a_gpu_it_measures_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = []
+
+    def bench(argv, console):
+        asked.append(argv)
+        console.print("a table")
+        write(results(), Path(argv[argv.index("--out") + 1]))
+        return 0
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr("hgemm.bench.__main__.main", bench)
+    out = tmp_path / "pictures"
+    assert main(["--out", str(out), "--json"]) == 0
+    assert [argv[:2] for argv in asked] == [["--suite", "quick"]]
+    answer = json.loads(capsys.readouterr().out)  # nothing but JSON on stdout
+    assert Path(answer["source"]).parent == out
+    assert Path(answer["source"]).name.startswith("hgemm-bench-h200-")
+
+
+def test_a_measurement_that_leaves_nothing_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr("hgemm.bench.__main__.main", lambda argv, console: 130)
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "ended with status 130" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file"),
+        ("{", "not JSON"),
+        ("{}", "not a results file of hgemm.bench"),
+        ("empty", "holds no case; measure one with"),
+        ("untimed", "no contestant was timed in any case; its rows say why"),
+    ],
+)
+def test_a_file_that_cannot_be_drawn_is_status_2(
+    content: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.json"
+    if content == "empty":
+        write(results(shapes=()), path)
+    elif content == "untimed":
+        write(results(series=()), path)
+    elif content is not None:
+        path.write_text(content)
+    out = tmp_path / "pictures"
+    assert main(["--from", str(path), "--out", str(out)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith(f"hgemm.plot: {path}: ")
+    assert message in line
+    assert not out.exists()
+
+
+def test_no_packaged_results_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hgemm.bench.results.PACKAGED", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["--out", str(tmp_path)]) == 2
+    assert "name a results file with --from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["pie"], "a picture is one of roofline, ceiling; found 'pie'"), (["--format", "bmp"], "a format is one of svg")],
+)
+def test_a_bad_option_is_status_2(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(options)
+    assert stop.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_checkout_draws_into_its_plots_and_an_installation_into_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(hgemm.__file__).resolve().parents[1]
+    assert source.default_folder() == root / "plots"
+    monkeypatch.setattr(source, "_PACKAGE", tmp_path / "site-packages" / "hgemm")
+    monkeypatch.chdir(tmp_path)
+    assert source.default_folder() == tmp_path / "plots"
+
+
+def test_it_runs_as_a_module(run_file: Path, tmp_path: Path) -> None:
+    root = Path(hgemm.__file__).resolve().parents[1]
+    command = [sys.executable, "-m", "hgemm.plot", "--from", str(run_file), "--out", str(tmp_path), "--format", "svg"]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=root, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == [str(tmp_path / "roofline-bf16.svg")]

@@ -1,0 +1,222 @@
+"""What the pictures show: every contestant where its figures put it, roofs at their rates, text that stays text."""
+
+import re
+from pathlib import Path
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+from made_up_results import COPY_GBS, RAGGED, SERIES, SQUARES, results
+from matplotlib.figure import Figure
+
+from hgemm import plot
+from hgemm.bench.metrics import CEILING, label, speed, timed_rows
+from hgemm.bench.schema import Results
+from hgemm.bench.suites import SUITES, Shape
+from hgemm.plot import ceiling, roofline, style
+from hgemm.plot.source import NothingToDraw
+
+mpl.use("Agg")
+MADE_UP = results()
+
+
+@pytest.fixture(autouse=True)
+def closed_figures():
+    yield
+    plt.close("all")
+
+
+def texts(figure: Figure) -> list[str]:
+    figure.canvas.draw()
+    return [text.get_text() for text in figure.findobj(mpl.text.Text) if text.get_text() and text.get_visible()]
+
+
+def markers(figure: Figure) -> list[tuple[str, str, float, float]]:
+    """(marker, colour, x, y) of every contestant's point."""
+    (axes,) = figure.axes
+    return [
+        (line.get_marker(), line.get_markeredgecolor(), line.get_xdata()[0], line.get_ydata()[0])
+        for line in axes.lines
+        if line.get_linestyle() == "None" and line.get_markerfacecolor() == "white"
+    ]
+
+
+def test_every_contestant_is_a_point_at_its_speed() -> None:
+    points = markers(roofline.draw(MADE_UP, "bf16"))
+    assert len(points) == len(SERIES) * len(MADE_UP.cases)
+    expected = sorted(speed(row).median for case in MADE_UP.cases for row in timed_rows(case))
+    assert sorted(y for *_, y in points) == pytest.approx(expected, rel=1e-6)
+
+
+def test_points_stand_at_their_intensity_but_for_a_step_aside() -> None:
+    one = results(shapes=[Shape(4096, 4096, 4096)], series=SERIES[:1])
+    ((_, _, x, _),) = markers(roofline.draw(one, "bf16"))
+    # A cube moves 3 n^2 elements of 2 bytes for 2 n^3 operations: n / 3.
+    assert x == pytest.approx(4096 / 3, rel=1e-6)
+    # With neighbours at the same speed, no further aside than a few markers: a factor of 1.3 on this axis.
+    crowd = [x for *_, x, _ in markers(roofline.draw(results(shapes=[Shape(4096, 4096, 4096)]), "bf16"))]
+    assert 4096 / 3 / 1.3 < min(crowd) < max(crowd) < 4096 / 3 * 1.3
+
+
+def test_series_differ_in_marker_and_families_in_colour() -> None:
+    rows = timed_rows(MADE_UP.cases[0])
+    looks = style.looks(rows)
+    assert len({look.marker for look in looks.values()}) == len(SERIES)
+    families = {row.backend: looks[label(row)].colour for row in rows}
+    assert len(set(families.values())) == len(families)
+    assert {point[:2] for point in markers(roofline.draw(MADE_UP, "bf16"))} == {
+        (look.marker, look.colour) for look in looks.values()
+    }
+
+
+def test_no_two_points_cover_each_other() -> None:
+    figure = roofline.draw(MADE_UP, "bf16")
+    (axes,) = figure.axes
+    figure.canvas.draw()
+    # Pixels to points; a marker is 7 points wide.
+    places = axes.transData.transform([(x, y) for *_, x, y in markers(figure)]) * 72 / figure.dpi
+    for index, first in enumerate(places):
+        for second in places[index + 1 :]:
+            assert ((first - second) ** 2).sum() ** 0.5 > 7
+
+
+@pytest.mark.parametrize(
+    "made_up",
+    [
+        MADE_UP,
+        results(shapes=SQUARES[:1], series=SERIES[:1]),
+        results(shapes=[Shape(64, 4096, 4096), Shape(1024, 4096, 4096)]),
+        results(
+            series=[*SERIES, *(("mine", f"128x128x64_s{n}_w64x32_rotate_persistent", 0.7, 1, 1) for n in range(2, 7))]
+        ),
+    ],
+    ids=["four cases", "single", "skinny", "many series"],
+)
+@pytest.mark.parametrize("kind", ["roofline", "ceiling"])
+def test_texts_do_not_collide_and_stay_inside(made_up: Results, kind: str) -> None:
+    figure = plot.KINDS[kind](made_up, "bf16")
+    figure.canvas.draw()
+    page = figure.bbox
+    boxes = [
+        (text.get_text(), text.get_window_extent())
+        for text in figure.findobj(mpl.text.Text)
+        if text.get_text() and text.get_visible() and text.get_rotation() in (0, 90)
+    ]
+    for name, box in boxes:
+        assert page.x0 <= box.x0, name
+        assert box.x1 <= page.x1, name
+        assert page.y0 <= box.y0, name
+        assert box.y1 <= page.y1, name
+    for index, (name, box) in enumerate(boxes):
+        for other, second in boxes[index + 1 :]:
+            # A pixel of slack: boxes include the space above capitals.
+            overlap_x = min(box.x1, second.x1) - max(box.x0, second.x0)
+            overlap_y = min(box.y1, second.y1) - max(box.y0, second.y0)
+            assert overlap_x <= 1 or overlap_y <= 1, f"{name!r} and {other!r}"
+
+
+def test_roofs_and_ridges_are_those_of_the_run() -> None:
+    written = " / ".join(texts(roofline.draw(MADE_UP, "bf16")))
+    value = next(roof.value for roof in MADE_UP.roofs if roof.name == CEILING)
+    bandwidth = next(roof.value for roof in MADE_UP.roofs if roof.name == "copy")
+    assert bandwidth == pytest.approx(COPY_GBS, rel=0.01)
+    ridge = value * 1e12 / (bandwidth * 1e9)
+    assert re.search(rf"mma.sync on registers, {value:.3g} TFLOPS at 19\d+ MHz  \|  ridge {ridge:.0f} FLOP/B", written)
+    assert "best cuBLAS" in written
+    # 989.4 TFLOPS over 4.8 TB/s.
+    assert "NVIDIA, dense, 989 TFLOPS at 1830 MHz  |  ridge 206 FLOP/B" in written
+    assert "NVIDIA 4.8 TB/s" in written
+
+
+def test_measured_roofs_are_solid_and_quoted_ones_dashed() -> None:
+    (axes,) = roofline.draw(MADE_UP, "bf16").axes
+    flat = {
+        round(float(line.get_ydata()[0])): line.is_dashed()
+        for line in axes.lines
+        if len(line.get_ydata()) == 2 and line.get_ydata()[0] == line.get_ydata()[1] and line.get_linewidth() > 1
+    }
+    measured = {round(roof.value) for roof in MADE_UP.roofs if roof.unit == "TFLOPS"}
+    assert {value for value, dashed in flat.items() if not dashed} == measured
+    assert {value for value, dashed in flat.items() if dashed} == {989}
+
+
+def test_an_unknown_device_has_measured_roofs_alone() -> None:
+    written = " / ".join(texts(roofline.draw(results(gpu="NVIDIA Unheard-of 9000"), "bf16")))
+    assert "NVIDIA, dense" not in written
+    assert "mma.sync on registers" in written
+
+
+def test_without_roofs_the_points_are_drawn_all_the_same() -> None:
+    bare = results(gpu="NVIDIA Unheard-of 9000")
+    bare.roofs = []
+    assert len(markers(roofline.draw(bare, "bf16"))) == len(SERIES) * len(bare.cases)
+    compute_only = results(gpu="NVIDIA Unheard-of 9000")
+    compute_only.roofs = compute_only.roofs[:1]
+    assert any("mma.sync" in text for text in texts(roofline.draw(compute_only, "bf16")))
+
+
+def test_many_cases_are_drawn_where_they_are() -> None:
+    many = results(shapes=SUITES["squares"])
+    figure = roofline.draw(many, "bf16")
+    assert len(markers(figure)) == len(SERIES) * len(SUITES["squares"])
+    assert not any(text == "4096³" for text in texts(figure))
+
+
+def test_provenance_is_in_the_footer() -> None:
+    written = " ".join(texts(roofline.draw(MADE_UP, "bf16")))
+    for part in ("NVIDIA H200 (700 W)", "CUDA 13.0", "torch 2.11.0", "Triton 3.6.0", "8 ms bursts, 20 ms idle"):
+        assert part in written
+    assert "medians of 7 interleaved rounds" in written
+    assert "2026-01-31" in written
+
+
+def test_ceiling_bars_are_shares_of_the_ceiling_of_the_same_case() -> None:
+    figure = ceiling.draw(MADE_UP, "bf16")
+    (axes,) = figure.axes
+    widths = [bar.get_width() for bar in axes.patches]
+    # The made-up series at 4096^3: shares within 2% of what they were made from, the largest on top.
+    assert widths == sorted(widths)
+    assert widths == pytest.approx(sorted(100 * share for _, _, share, _, _ in SERIES), rel=0.02)
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names[0] == "cuda_cp_async  128x128x32_s2_w64x32"
+    assert any("4096³" in text for text in texts(figure))
+
+
+def test_ceiling_takes_the_largest_case_where_4096_is_missing() -> None:
+    figure = ceiling.draw(results(shapes=[SQUARES[0], SQUARES[2], RAGGED]), "bf16")
+    assert any("8192³" in text for text in texts(figure))
+
+
+def test_svg_text_stays_text_and_equal_results_give_equal_files(tmp_path: Path) -> None:
+    first = plot.draw(MADE_UP, "roofline", tmp_path / "a", ("svg", "png", "pdf"))
+    second = plot.draw(MADE_UP, "roofline", tmp_path / "b", ("svg", "png", "pdf"))
+    assert [path.name for path in first] == ["roofline-bf16.svg", "roofline-bf16.png", "roofline-bf16.pdf"]
+    svg = first[0].read_text()
+    assert ">cuda_cp_async  128x128x32_s2_w64x32<" in svg
+    assert ">arithmetic intensity, FLOP / byte<" in svg
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes(), one.name
+    # 9 inches at 200 pixels an inch: twice the width of a README.
+    assert plt.imread(first[1]).shape[1] == 1800
+
+
+def test_one_picture_a_dtype(tmp_path: Path) -> None:
+    files = plot.draw(results(dtypes=("bf16", "fp16")), "ceiling", tmp_path, ("svg",))
+    assert [path.name for path in files] == ["ceiling-bf16.svg", "ceiling-fp16.svg"]
+
+
+def test_settings_of_the_caller_are_left_alone(tmp_path: Path) -> None:
+    before = dict(mpl.rcParams)
+    plot.draw(MADE_UP, "roofline", tmp_path, ("svg",))
+    assert dict(mpl.rcParams) == before
+
+
+def test_nothing_to_draw_is_an_error_that_says_why(tmp_path: Path) -> None:
+    with pytest.raises(NothingToDraw, match="no contestant was timed"):
+        plot.draw(results(series=()), "roofline", tmp_path)
+    no_ceiling = results()
+    for case in no_ceiling.cases:
+        case.rows = [row for row in case.rows if row.backend != CEILING]
+    with pytest.raises(NothingToDraw, match=r"no case in bf16 was timed together with the mma\.sync ceiling"):
+        plot.draw(no_ceiling, "ceiling", tmp_path)
+    assert list(tmp_path.iterdir()) == []

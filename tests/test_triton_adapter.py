@@ -1,0 +1,301 @@
+"""The Triton backends as records: what they accept and refuse, which configuration they choose, how they launch."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import triton
+
+from hgemm.backends import Backend
+from hgemm.config import Config
+from hgemm.problem import Operand, Problem
+from hgemm.triton_kernels import adapter, configs, interpreter, tma
+from hgemm.triton_kernels.configs import FAMILIES, POINTER, TMA
+
+ROOT = Path(__file__).resolve().parents[1]
+
+H200 = SimpleNamespace(
+    name="NVIDIA H200", major=9, minor=0, multi_processor_count=132, shared_memory_per_block_optin=232_448
+)
+RTX_5090 = SimpleNamespace(
+    name="NVIDIA GeForce RTX 5090", major=12, minor=0, multi_processor_count=170, shared_memory_per_block_optin=101_376
+)
+RTX_4090 = SimpleNamespace(
+    name="NVIDIA GeForce RTX 4090", major=8, minor=9, multi_processor_count=128, shared_memory_per_block_optin=101_376
+)
+TITAN_V = SimpleNamespace(
+    name="NVIDIA TITAN V", major=7, minor=0, multi_processor_count=80, shared_memory_per_block_optin=98_304
+)
+
+
+def records() -> dict[str, Backend]:
+    """Fresh ones: what a record remembers of this machine must not outlive a test that pretends another."""
+    return {record.name: record for record in adapter.backends()}
+
+
+@pytest.fixture
+def devices(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes torch report these CUDA devices, and current the first."""
+
+    def report(*found: SimpleNamespace) -> None:
+        monkeypatch.setattr(torch.version, "cuda", "13.0")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(found))
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(found))
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: found[index])
+
+    return report
+
+
+def problem(
+    M: int = 512, N: int = 256, K: int = 128, device: str = "cuda:0", dtype: torch.dtype = torch.float16, **changes: Any
+) -> Problem:
+    """Contiguous and aligned, but for ``changes``: a field's name, or an operand's name to fields of it."""
+    operands = {"a": Operand(M, K, K, 1, 16), "b": Operand(K, N, N, 1, 16), "out": Operand(M, N, N, 1, 16)}
+    for name in operands.keys() & changes.keys():
+        operands[name] = Operand(**{**vars(operands[name]), **changes.pop(name)})
+    fields = {"batch": (), "dtype": dtype, "accumulator": torch.float32, "device": torch.device(device)}
+    return Problem(M=M, N=N, K=K, **operands, **{**fields, **changes})
+
+
+def test_the_ladder_lists_both_with_their_configurations() -> None:
+    assert list(records()) == ["triton_pointer", "triton"]
+    assert records()["triton_pointer"].configs == ("128x128x32_s2_w64x32", "128x128x32_s3_w64x32")
+    twins_of_cuda_tma = {"128x128x64_s3_w64x32", "128x128x32_s3_w64x32"}
+    assert twins_of_cuda_tma <= set(records()["triton"].configs)
+    for record in records().values():
+        assert all(Config.parse(name).name == name for name in record.configs)
+        assert record.properties.deterministic
+        assert record.properties.accumulator == "float32"
+
+
+def test_listing_imports_neither_triton_nor_the_kernels() -> None:
+    code = (
+        "import sys; from hgemm.triton_kernels import adapter; records = adapter.backends();"
+        "assert 'triton' not in sys.modules; assert 'hgemm.triton_kernels.tma' not in sys.modules"
+    )
+    answer = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+
+
+FITS_BOTH = [
+    problem(),
+    problem(M=1),
+    problem(M=7, N=8, K=8),
+    problem(M=129, N=1000, K=520, dtype=torch.bfloat16),
+    problem(a={"row_stride": 136}, b={"row_stride": 264}, out={"row_stride": 4096}),
+    problem(device="cpu"),
+]
+FITS_POINTER = [
+    problem(M=1, N=1, K=1),
+    problem(N=255),
+    problem(K=127),
+    problem(a={"row_stride": 129}, out={"alignment": 2}),
+    problem(M=2**31, N=8, K=8),
+]
+BROKEN = [
+    (problem(N=255), "N must be a multiple of 8, found N = 255"),
+    (problem(K=127), "K must be a multiple of 8, found K = 127"),
+    (problem(a={"row_stride": 129}), "row stride of a must be a multiple of 8 elements, found 129"),
+    (problem(b={"row_stride": 260}), "row stride of b must be a multiple of 8 elements, found 260"),
+    (problem(out={"row_stride": 258}), "row stride of out must be a multiple of 8 elements, found 258"),
+    (problem(out={"alignment": 8}), "first element of out must lie on a 16-byte boundary, found one of 8 bytes"),
+    (problem(M=2**31, N=8, K=8), "M must be at most 2,147,483,391, found 2,147,483,648"),
+]
+BROKEN_FOR_BOTH = [
+    (problem(dtype=torch.float32), "dtype must be float16 or bfloat16, found torch.float32"),
+    (problem(accumulator=torch.float16), "accumulator must be float32, found torch.float16"),
+    (problem(batch=(3,)), "found a batch of shape (3,)"),
+    (problem(a={"row_stride": 1, "column_stride": 512}), "a must be row-major"),
+    (problem(b={"row_stride": 0}), "b must be row-major"),
+]
+
+
+def test_products_are_accepted_or_refused_by_the_rule_they_break(devices: Callable[..., None]) -> None:
+    for device in (H200, RTX_5090):
+        devices(device)
+        for case in FITS_BOTH:
+            assert records()["triton"].accepts(case, None) is None
+        for case in FITS_BOTH + FITS_POINTER:
+            assert records()["triton_pointer"].accepts(case, None) is None
+        for case, rule in BROKEN:
+            assert rule in (records()["triton"].accepts(case, None) or "")
+        for case, rule in BROKEN_FOR_BOTH:
+            assert all(rule in (record.accepts(case, None) or "") for record in records().values())
+
+
+def test_shared_memory_beyond_the_devices_is_refused_with_both_numbers(devices: Callable[..., None]) -> None:
+    for record, family in zip(records().values(), (POINTER, TMA), strict=True):
+        for entry in family.configs:
+            for target, device in ((90, H200), (120, RTX_5090)):
+                bytes_needed = entry.shared_bytes[target]
+                devices(device)
+                fits = bytes_needed <= device.shared_memory_per_block_optin
+                assert (record.accepts(problem(), entry.config.name) is None) == fits
+                devices(SimpleNamespace(**{**vars(device), "shared_memory_per_block_optin": bytes_needed - 1}))
+                rule = record.accepts(problem(), entry.config.name) or ""
+                assert f"{entry.config.name} needs {bytes_needed:,} bytes" in rule
+                assert f"{device.name} has {bytes_needed - 1:,}" in rule
+
+
+def test_each_device_is_asked_for_its_own_capability(devices: Callable[..., None]) -> None:
+    devices(H200, RTX_4090, TITAN_V)
+    assert all(record.unavailable("cuda") is None for record in records().values())
+    assert records()["triton"].accepts(problem(device="cuda:1"), None) == (
+        "triton needs compute capability 9.0 or newer, and NVIDIA GeForce RTX 4090 has 8.9"
+    )
+    assert records()["triton_pointer"].accepts(problem(device="cuda:1"), None) is None
+    assert "8.0 or newer, and NVIDIA TITAN V has 7.0" in (
+        records()["triton_pointer"].accepts(problem(device="cuda:2"), None) or ""
+    )
+
+
+def test_unavailable_says_what_is_missing(devices: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    def reason(name: str = "triton", device_type: str = "cuda") -> str:
+        return records()[name].unavailable(device_type) or ""
+
+    devices(RTX_4090, TITAN_V)
+    assert reason() == "triton needs compute capability 9.0 or newer, and NVIDIA GeForce RTX 4090 has 8.9"
+    assert reason("triton_pointer") == ""
+    devices(H200)
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.interpret = True
+        assert "TRITON_INTERPRET is set" in reason()
+    devices()
+    assert "no CUDA device" in reason()
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert "built without CUDA" in reason()
+    monkeypatch.setattr(triton, "__version__", "3.5.1")
+    adapter._triton_missing.cache_clear()
+    assert "needs Triton 3.6 or newer, found 3.5.1" in reason()
+    monkeypatch.setitem(sys.modules, "triton", None)
+    adapter._triton_missing.cache_clear()
+    assert "Triton cannot be imported" in reason()
+    assert "Triton cannot be imported" in reason(device_type="cpu")
+    adapter._triton_missing.cache_clear()
+
+
+@pytest.mark.parametrize("fault", ["raises", "wrong"])
+def test_a_pair_of_triton_and_numpy_that_cannot_interpret_is_reported(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def launch(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, config: str) -> None:
+        if fault == "raises":
+            raise TypeError("only 0-dimensional arrays can be converted")
+        out.copy_(a @ b)[3, 5] += 1
+
+    import numpy
+
+    interpreter.defect.cache_clear()
+    monkeypatch.setattr(interpreter, "load", lambda module: SimpleNamespace(launch=launch))
+    reason = records()["triton"].unavailable("cpu") or ""
+    interpreter.defect.cache_clear()
+    assert f"Triton {triton.__version__} cannot interpret kernels with numpy {numpy.__version__}" in reason
+    assert ("only 0-dimensional arrays" if fault == "raises" else "a wrong product") in reason
+    assert "install" in reason
+
+
+# Waves times the cost of a tile, which is tile_m tile_n + 32 (tile_m + tile_n):
+# 128x256 45,056; 128x128 24,576; 128x64 14,336; 64x64 8,192.
+LARGEST = "128x256x64_s3_w64x64_persistent"
+CHOICES = [
+    (H200, 4096, 4096, LARGEST),  # 4 waves, 180,224; 128x128: 8, 196,608; 64x64: 32, 262,144
+    (H200, 2048, 2048, LARGEST),  # 1 wave of 128 tiles, 45,056; 128x128: 2, 49,152; 128x64: 4, 57,344
+    (H200, 1024, 1024, "128x64x64_s4_w64x32"),  # 128 tiles, 1 wave; 64x64: 2 waves, 16,384
+    (H200, 256, 256, "64x64x64_s4_w32x32"),  # 1 wave whatever the tile
+    (H200, 1, 4096, "64x64x64_s4_w32x32"),
+    (H200, 128, 16896, "128x128x64_s3_w64x32"),  # 132 tiles, 1 wave, 24,576; 128x64: 2 waves, 28,672
+    (RTX_5090, 4096, 4096, "128x128x32_s4_w64x32"),  # 7 waves, 172,032; 128x64: 13, 186,368; 64x64: 25, 204,800
+    (RTX_5090, 256, 256, "64x64x64_s4_w32x32"),
+]
+
+
+@pytest.mark.parametrize(("device", "M", "N", "expected"), CHOICES)
+def test_the_default_weighs_waves_against_the_size_of_a_tile(
+    device: SimpleNamespace,
+    M: int,
+    N: int,
+    expected: str,
+    devices: Callable[..., None],
+) -> None:
+    devices(device)
+    assert records()["triton"].choose(problem(M=M, N=N, K=4096)) == expected
+    assert records()["triton_pointer"].choose(problem(M=M, N=N, K=4096)) == "128x128x32_s3_w64x32"
+
+
+def test_every_default_exists_fits_and_is_meant_for_its_target() -> None:
+    for family in FAMILIES:
+        assert family.find(family.interpreted)
+        for target, names in family.preferred.items():
+            tiles = [(entry.config.tile_m * entry.config.tile_n) for entry in map(family.find, names)]
+            assert tiles == sorted(tiles, reverse=True)
+            assert all(target in family.find(name).targets for name in names)
+    targets = {configs.target_of(capability) for capability in ((9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1))}
+    assert targets == set(TMA.preferred)
+    assert targets | {configs.target_of((8, 9))} == set(POINTER.preferred)
+
+
+class RecordingKernel:
+    """Stands in for the compiled kernel: asks for scratch memory as a launch does, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.launches: list[tuple[Any, ...]] = []
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def launch(*arguments: object, **options: object) -> None:
+            scratch = current_allocator()(4096, 128, 0)
+            self.launches.append((grid, arguments, options, scratch))
+
+        return launch
+
+
+def current_allocator() -> Callable[[int, int, int | None], torch.Tensor]:
+    """What a launch in this context would call; Triton has no public way to ask."""
+    from triton.runtime import _allocation
+
+    return _allocation._allocator.get()
+
+
+def test_a_launch_brings_its_own_allocator_and_leaves_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = RecordingKernel()
+    monkeypatch.setattr(tma, "matmul_tma", kernel)
+    a, b, out = (torch.zeros(shape, dtype=torch.float16) for shape in ((200, 64), (64, 136), (200, 136)))
+    before = current_allocator()
+
+    def users(size: int, alignment: int, stream: int | None) -> torch.Tensor:
+        raise AssertionError("the user's allocator was called")
+
+    def launch_with_users_allocator() -> None:
+        triton.set_allocator(users)
+        tma.launch(a, b, out, "128x128x64_s3_w64x32")
+        assert current_allocator() is users
+
+    faults: list[BaseException] = []
+
+    def in_thread() -> None:
+        try:
+            tma.launch(a, b, out, "128x128x64_s3_w64x32")
+            launch_with_users_allocator()
+        except BaseException as error:
+            faults.append(error)
+
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join(60)
+    assert faults == []
+    tma.launch(a, b, out, "128x128x64_s3_w64x32")
+    assert current_allocator() is before
+    assert len(kernel.launches) == 3
+    for grid, arguments, options, scratch in kernel.launches:
+        assert grid == (4,)  # 2 rows of tiles, 2 columns
+        assert arguments == (a, b, out, 200, 136, 64, 64, 136, 136)
+        assert options["num_warps"] == 8
+        assert options["num_stages"] == 3
+        assert scratch.nbytes == 4096
+        assert scratch.device == a.device

@@ -1,0 +1,168 @@
+"""Every Triton configuration, compiled with no GPU: memory, registers and instructions are what the table says."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from hgemm.config import warp_tile
+from hgemm.devices import LIMITS
+from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead, disassemble
+from hgemm.triton_kernels.configs import FAMILIES, POINTER, TMA, Family
+
+BF16, FP16 = torch.bfloat16, torch.float16
+MMA_TYPE = {BF16: "bf16", FP16: "f16"}
+CONFIGS = [(family, entry.config.name) for family in FAMILIES for entry in family.configs]
+STUDIED = (90, 120)
+
+compiled_ones: dict[tuple[Family, str, torch.dtype, int, bool], Compiled] = {}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is taken from the user's cache of kernels, nor left there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        yield
+    compiled_ones.clear()
+
+
+def compiled(family: Family, config: str, dtype: torch.dtype, target: int, aligned: bool = True) -> Compiled:
+    key = family, config, dtype, target, aligned
+    if key not in compiled_ones:
+        compiled_ones[key] = compile_ahead(*key)
+    return compiled_ones[key]
+
+
+def limit(target: int) -> int:
+    return LIMITS[divmod(target, 10)].shared_bytes_per_block
+
+
+def named(value: object) -> str:
+    return value.name if isinstance(value, Family) else str(value).removeprefix("torch.")
+
+
+@pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
+@pytest.mark.parametrize("target", STUDIED)
+@pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
+def test_a_configuration_fits_where_it_is_meant_to_run(
+    family: Family, config: str, target: int, dtype: torch.dtype
+) -> None:
+    entry = family.find(config)
+    if target not in entry.targets:
+        assert target == 120, "every configuration is meant for sm_90"
+        return
+    made = compiled(family, config, dtype, target)
+    assert made.spill_loads == 0
+    assert made.shared_bytes <= entry.shared_bytes[target] <= limit(target)
+    assert made.registers * entry.config.threads <= 65_536
+
+
+@pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
+def test_the_table_states_the_shared_memory_that_the_compiler_reports(family: Family, config: str) -> None:
+    variants = (True, False) if family is POINTER else (True,)
+    entry = family.find(config)
+    found = {
+        target: max(compiled(family, config, BF16, target, aligned).shared_bytes for aligned in variants)
+        for target in entry.shared_bytes
+    }
+    assert found == dict(entry.shared_bytes)
+    assert set(entry.targets) <= set(found)
+    assert {90, 120} <= set(found)
+
+
+@pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
+@pytest.mark.parametrize("config", [entry.config.name for entry in TMA.configs])
+def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(config: str, dtype: torch.dtype) -> None:
+    for target in TMA.find(config).targets:
+        if target not in STUDIED:
+            continue
+        made = compiled(TMA, config, dtype, target)
+        assert "tensormap.replace" in made.ptx  # the descriptors are made on the device
+        assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
+        assert "cp.async.bulk.tensor.2d.global.shared::cta" in made.ptx
+        assert not re.search(r"\bcp\.async\.c[ag]\.", made.ptx)
+        assert not re.search(r"\bst\.global\b[^\n]*\.b16", made.ptx)
+        assert "UTMALDG" in made.sass
+        assert "UTMASTG" in made.sass
+        holds_the_right_product(made, target, dtype)
+
+
+@pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
+@pytest.mark.parametrize("target", STUDIED)
+@pytest.mark.parametrize("config", [entry.config.name for entry in POINTER.configs])
+def test_pointer_loads_become_16_byte_cp_async(config: str, target: int, dtype: torch.dtype) -> None:
+    made = compiled(POINTER, config, dtype, target)
+    copies = re.findall(r"cp\.async\.(c[ag])\.shared\.global\s*\[[^]]*\]\s*,\s*\[[^]]*\]\s*,\s*(\w+)", made.ptx)
+    assert copies
+    assert {(kind, int(size, 0)) for kind, size in copies} == {("cg", 16)}
+    assert "cp.async.bulk" not in made.ptx
+    assert "LDGSTS" in made.sass
+    holds_the_right_product(made, target, dtype)
+
+
+def holds_the_right_product(made: Compiled, target: int, dtype: torch.dtype) -> None:
+    """fp32 accumulation, by wgmma on sm_90 and by mma.sync on sm_120."""
+    kind = MMA_TYPE[dtype]
+    wgmma = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.(\S+)", made.ptx)
+    mma = re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.(\S+)", made.ptx)
+    if target == 90:
+        assert set(wgmma) == {f"f32.{kind}.{kind}"}
+        assert mma == []
+        assert "HGMMA" in made.sass
+    else:
+        assert set(mma) == {f"f32.{kind}.{kind}.f32"}
+        assert wgmma == []
+        assert "HMMA" in made.sass
+
+
+@pytest.mark.parametrize("config", [entry.config.name for entry in POINTER.configs])
+def test_what_is_not_aligned_is_loaded_without_cp_async_and_without_spills(config: str) -> None:
+    for target in STUDIED:
+        made = compiled(POINTER, config, BF16, target, aligned=False)
+        assert "cp.async" not in made.ptx
+        assert made.spill_loads == 0
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_stages_are_buffers_in_flight(stages: int) -> None:
+    made = compiled(POINTER, f"128x128x32_s{stages}_w64x32", BF16, 90)
+    tile_bytes = (128 * 32 + 32 * 128) * 2
+    assert made.shared_bytes == stages * tile_bytes
+    # On sm_120 the step being multiplied is in registers.
+    assert compiled(POINTER, f"128x128x32_s{stages}_w64x32", BF16, 120).shared_bytes == (stages - 1) * tile_bytes
+
+
+@pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
+def test_the_warp_tile_of_a_name_follows_from_its_warps(family: Family, config: str) -> None:
+    parsed = family.find(config).config
+    assert (parsed.warp_m, parsed.warp_n) == warp_tile(parsed.tile_m, parsed.tile_n, parsed.warps)
+    assert parsed.warps in (4, 8)
+
+
+def test_two_blocks_share_a_multiprocessor_of_sm_120() -> None:
+    made = compiled(TMA, "128x128x32_s4_w64x32", BF16, 120)
+    limits = LIMITS[12, 0]
+    assert 2 * (made.shared_bytes + 1024) <= limits.shared_bytes_per_multiprocessor
+    assert 2 * 256 * (-(-made.registers // 8) * 8) <= limits.registers_per_multiprocessor
+
+
+@pytest.mark.parametrize("wide", [("M",), ("N",), ("K",), ("stride_a", "stride_b", "stride_c")], ids=str)
+def test_pointers_compile_for_extents_and_strides_beyond_32_bits(wide: tuple[str, ...]) -> None:
+    made = compile_ahead(POINTER, "128x128x32_s2_w64x32", BF16, 90, wide=wide)
+    assert made.spill_loads == 0
+    assert "cp.async.cg" in made.ptx
+
+
+def test_spills_are_seen_where_there_are_some() -> None:
+    # 128 x 256 fp32 sums over 4 warps are 256 registers a thread, and a thread has 255.
+    made = compile_ahead(TMA, "128x256x32_s2_w64x128", BF16, 120)
+    assert made.spill_loads > 10
+    assert made.stack_bytes > 0
+
+
+def test_a_failing_disassembler_is_not_taken_for_a_kernel_without_spills() -> None:
+    with pytest.raises(subprocess.CalledProcessError, match="cuobjdump"):
+        disassemble(b"not a cubin")

@@ -1,0 +1,1 @@
+"""The Triton kernels: twins of the handwritten CUDA kernels, under the same names of configurations."""

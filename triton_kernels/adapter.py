@@ -1,0 +1,168 @@
+"""The Triton families as backends: what each needs, what it accepts, its default, and the call itself."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hgemm.backends import Backend, Properties
+from hgemm.problem import DTYPES, Problem, row_major_rule, vector_rule
+from hgemm.triton_kernels import configs, interpreter
+from hgemm.triton_kernels.configs import POINTER, TMA, Family
+
+OLDEST_TRITON = (3, 6)
+LARGEST_EXTENT = 2**31 - 1 - 256  # of a tensor descriptor: 32-bit coordinates, and one tile past an edge
+
+
+def backends() -> list[Backend]:
+    """``triton_pointer`` and ``triton``. Imports no Triton."""
+    return [
+        _backend(
+            POINTER,
+            idea="masked pointer loads, which Triton pipelines with cp.async: the twin of cuda_cp_async",
+            rule=row_major_rule,
+            # One default configuration, whatever M is.
+            row_invariant=True,
+        ),
+        _backend(
+            TMA,
+            idea="tensor descriptors made on the device, loaded and stored by TMA: the twin of cuda_tma",
+            rule=_descriptor_rule,
+            # The default configuration follows M; with a pinned one a row's bits do not depend on M.
+            row_invariant=False,
+        ),
+    ]
+
+
+def unavailable(family: Family, device_type: str) -> str | None:
+    """Why the family cannot run on tensors of this device type, and the way out; None if it can. Compiles nothing."""
+    if reason := _triton_missing():
+        return reason
+    if device_type == "cpu":
+        return interpreter.defect(family.module, family.interpreted)
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch"
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA device; see what nvidia-smi says"
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    if all(_capability(device) < family.minimum_capability for device in devices):
+        return _capability_rule(family, max(devices, key=_capability))
+    return _interpreting()
+
+
+def accepts(family: Family, rule: Callable[[Problem], str | None], problem: Problem, config: str | None) -> str | None:
+    """The first rule that the problem breaks, with the value found; None if the family takes it."""
+    if problem.dtype not in DTYPES:
+        return f"the dtype must be float16 or bfloat16, found {problem.dtype}"
+    if problem.accumulator != torch.float32:
+        return f"the accumulator must be float32, found {problem.accumulator}"
+    if broken := rule(problem):
+        return broken
+    if problem.device.type == "cpu":
+        return None
+    device = _device(problem)
+    if _capability(device) < family.minimum_capability:
+        return _capability_rule(family, device)
+    name = config or choose(family, problem)
+    needed = family.find(name).shared_bytes[configs.target_of(_capability(device))]
+    if needed > device.shared_memory_per_block_optin:
+        return (
+            f"configuration {name} needs {needed:,} bytes of shared memory for a block, and {device.name} has "
+            f"{device.shared_memory_per_block_optin:,}; choose a smaller one, or leave config out"
+        )
+    return None
+
+
+def choose(family: Family, problem: Problem) -> str:
+    """The default configuration: for CPU tensors the family's one for the interpreter, else that of configs.choose."""
+    if problem.device.type == "cpu":
+        return family.interpreted
+    device = _device(problem)
+    target = configs.target_of(_capability(device))
+    return configs.choose(family, target, device.multi_processor_count, problem.M, problem.N)
+
+
+def run(family: Family, a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
+    """Writes ``a @ b`` into ``out``: interpreted for CPU tensors, else on their device and its current stream."""
+    if config is None:
+        config = choose(family, Problem.from_tensors(a, b, out))
+    device = a.device
+    if device.type == "cpu":
+        interpreter.launch(family.module, a, b, out, config)
+        return
+    with interpreter.language_lock:  # a launch may have to compile
+        if device.index == torch.cuda.current_device():
+            _compiled(family.module).launch(a, b, out, config)
+        else:
+            with torch.cuda.device(device):
+                _compiled(family.module).launch(a, b, out, config)
+
+
+def _backend(family: Family, idea: str, rule: Callable[[Problem], str | None], row_invariant: bool) -> Backend:
+    needed = ".".join(map(str, family.minimum_capability))
+    return Backend(
+        name=family.name,
+        idea=idea,
+        requires=(f"CUDA device of compute capability {needed} or newer, or CPU tensors (interpreted)", "triton"),
+        configs=tuple(entry.config.name for entry in family.configs),
+        properties=Properties(deterministic=True, row_invariant=row_invariant),
+        unavailable=functools.cache(functools.partial(unavailable, family)),
+        accepts=functools.partial(accepts, family, rule),
+        choose=functools.partial(choose, family),
+        run=functools.partial(run, family),
+    )
+
+
+def _descriptor_rule(problem: Problem) -> str | None:
+    """The rule broken, with the value found, unless tensor descriptors can describe the operands."""
+    if broken := vector_rule(problem):
+        return broken
+    for name in ("M", "N", "K"):
+        if getattr(problem, name) > LARGEST_EXTENT:
+            return f"{name} must be at most {LARGEST_EXTENT:,}, found {getattr(problem, name):,}; split the product"
+    return None
+
+
+@functools.cache
+def _compiled(module: str) -> ModuleType:
+    return importlib.import_module(f"hgemm.triton_kernels.{module}")
+
+
+@functools.cache
+def _triton_missing() -> str | None:
+    try:
+        import triton
+    except Exception as error:  # a broken installation can raise anything
+        return f"Triton cannot be imported ({type(error).__name__}: {error}); pip install 'triton>=3.6'"
+    if tuple(int(part) for part in triton.__version__.split(".")[:2]) < OLDEST_TRITON:
+        return f"it needs Triton 3.6 or newer, found {triton.__version__}; pip install 'triton>=3.6'"
+    return None
+
+
+def _interpreting() -> str | None:
+    """Why nothing compiles in this process, if TRITON_INTERPRET is set."""
+    import triton
+
+    if triton.knobs.runtime.interpret:
+        return "TRITON_INTERPRET is set, so Triton compiles nothing in this process; unset it and start again"
+    return None
+
+
+def _device(problem: Problem) -> Any:
+    index = problem.device.index
+    return torch.cuda.get_device_properties(torch.cuda.current_device() if index is None else index)
+
+
+def _capability(device: Any) -> tuple[int, int]:
+    return device.major, device.minor
+
+
+def _capability_rule(family: Family, device: Any) -> str:
+    needed, found = (".".join(map(str, numbers)) for numbers in (family.minimum_capability, _capability(device)))
+    return f"{family.name} needs compute capability {needed} or newer, and {device.name} has {found}"

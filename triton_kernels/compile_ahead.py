@@ -1,0 +1,107 @@
+"""Compiles a configuration for a target, with no GPU, and says what the compiler made of it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import tempfile
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hgemm.config import THREADS_PER_WARP
+from hgemm.problem import VECTOR_BYTES, VECTOR_ELEMENTS
+from hgemm.triton_kernels.configs import Family, launch_options
+from hgemm.triton_kernels.interpreter import language_lock
+
+DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
+POINTERS = ("a", "b", "c")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """``shared_bytes`` for a block; ``registers`` and ``stack_bytes`` for a thread; ``spill_loads``: the instructions
+    that read back what did not fit the registers. A stack without them is no spill: the ptxas of Triton 3.6 writes a
+    constant to 8 bytes of it that nothing reads."""
+
+    ptx: str
+    sass: str
+    shared_bytes: int
+    registers: int
+    stack_bytes: int
+    spill_loads: int
+
+
+def compile_ahead(
+    family: Family,
+    config: str,
+    dtype: torch.dtype,
+    target: int,
+    aligned: bool = True,
+    wide: Collection[str] = (),
+) -> Compiled:
+    """What Triton makes of a configuration for ``target``, a compute capability as 10 major + minor.
+
+    ``aligned``: for bases, strides, N and K that allow 16-byte copies; only ``triton_pointer`` also takes others.
+    ``wide``: the numbers among the kernel's arguments that are 64-bit, as they are in a launch from 2^31 on.
+    Raises RuntimeError if TRITON_INTERPRET is set, because then nothing compiles in this process, and whatever Triton
+    raises if it cannot compile.
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    kernel = getattr(importlib.import_module(f"hgemm.triton_kernels.{family.module}"), family.kernel)
+    if not isinstance(kernel, triton.JITFunction):
+        raise RuntimeError("TRITON_INTERPRET was set when Triton was loaded: unset it and start again to compile")
+    options = launch_options(config)
+    constants = {name: value for name, value in options.items() if name in kernel.arg_names}
+    if "PERSISTENT" in kernel.arg_names:
+        constants.setdefault("PERSISTENT", False)
+    if "ALIGNMENT" in kernel.arg_names:
+        constants["ALIGNMENT"] = VECTOR_ELEMENTS if aligned else 1
+    signature = {
+        **dict.fromkeys(kernel.arg_names, "i32"),
+        **dict.fromkeys(wide, "i64"),
+        **dict.fromkeys(POINTERS, f"*{DTYPE_NAMES[dtype]}"),
+        **dict.fromkeys(constants, "constexpr"),
+    }
+    # A launch finds out by itself that an address is a multiple of 16; a compilation has to be told.
+    divisible = [["tt.divisibility", VECTOR_BYTES]]
+    attributes = {(kernel.arg_names.index(name),): divisible for name in POINTERS} if aligned else {}
+    with language_lock:
+        compiled = triton.compile(
+            ASTSource(kernel, signature, constants, attributes),
+            target=GPUTarget("cuda", target, THREADS_PER_WARP),
+            options={name: value for name, value in options.items() if name not in constants},
+        )
+    usage, sass = disassemble(compiled.asm["cubin"])
+    return Compiled(
+        ptx=compiled.asm["ptx"],
+        sass=sass,
+        shared_bytes=compiled.metadata.shared,
+        registers=usage["REG"],
+        stack_bytes=usage["STACK"] + usage["LOCAL"],
+        spill_loads=len(re.findall(r"\bLDL\b", sass)),
+    )
+
+
+def disassemble(cubin: bytes) -> tuple[dict[str, int], str]:
+    """The counts that ``cuobjdump -res-usage`` prints, by name, and the machine code as text.
+
+    Raises subprocess.CalledProcessError if it cannot read the cubin.
+    """
+    import triton
+
+    cuobjdump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.cubin"
+        path.write_bytes(cubin)
+        usage, sass = (
+            subprocess.run([cuobjdump, option, path], check=True, capture_output=True, text=True).stdout
+            for option in ("-res-usage", "-sass")
+        )
+    return {name: int(count) for name, count in re.findall(r"\b([A-Z]+):(\d+)", usage)}, sass

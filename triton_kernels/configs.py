@@ -1,0 +1,162 @@
+"""The one table of Triton configurations: what exists, for which devices, and the default choice among them.
+
+A configuration is named as in ``hgemm.config``; its warp tiles say how many warps it has, and ``stages`` is Triton's
+``num_stages``. On sm_90 (wgmma) and sm_100 (tcgen05) S stages are S buffers in shared memory. Where Triton uses
+mma.sync (sm_80, sm_120) the step being multiplied is in registers, and S stages are S - 1 buffers: there the twin of a
+CUDA kernel with S buffers has S + 1 stages.
+
+Shared memory is what the compiler reports: the same for fp16 and bf16, and in Triton 3.6, 3.7 and 3.9. Registers a
+thread are those of Triton 3.7.1.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hgemm.config import Config
+
+# Rows of tiles that are walked together, see tile_order.grouped_tile. The 132 programs that an H200 runs at once, one a
+# multiprocessor, then read 8 rows and 17 columns of tiles; the fewest possible would be 2 sqrt(132) = 23 together.
+GROUP_M = 8
+
+# Multiply-adds that take as long as reading one row or column of a tile's operands, per step of K; see choose(). An
+# estimate: it puts 128x128 tiles 9% and 64x64 tiles 45% behind 128x256.
+OPERAND_COST = 32
+
+
+@dataclass(frozen=True, eq=False)
+class KernelConfig:
+    """``shared_bytes``: target -> bytes a block; a target is a compute capability as 10 major + minor.
+    ``targets``: those it is meant for, where it neither spills nor asks for more shared memory than there is."""
+
+    config: Config
+    shared_bytes: Mapping[int, int]
+    targets: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """One kernel and its configurations. The function ``kernel`` stands in the module ``module`` of this folder.
+
+    ``preferred``: target -> the configurations that choose() weighs, the largest tile first.
+    ``interpreted``: the default for CPU tensors.
+    """
+
+    name: str
+    module: str
+    kernel: str
+    minimum_capability: tuple[int, int]
+    configs: tuple[KernelConfig, ...]
+    preferred: Mapping[int, tuple[str, ...]]
+    interpreted: str
+
+    def find(self, name: str) -> KernelConfig:
+        """The entry called ``name``. Raises KeyError if there is none."""
+        for entry in self.configs:
+            if entry.config.name == name:
+                return entry
+        raise KeyError(name)
+
+
+def _entry(name: str, targets: tuple[int, ...], **shared_bytes: int) -> KernelConfig:
+    """Shared memory by keyword: sm_90=98_328."""
+    by_target = {int(key.removeprefix("sm_")): count for key, count in shared_bytes.items()}
+    return KernelConfig(Config.parse(name), by_target, targets)
+
+
+POINTER = Family(
+    name="triton_pointer",
+    module="pointer",
+    kernel="matmul_pointer",
+    minimum_capability=(8, 0),
+    # Bytes are the larger of two variants: with cp.async, and for data that is not aligned for it, where the tiles pass
+    # through registers and one buffer an operand remains. Registers: 128 and 150 (sm_80), 112 (sm_90), 130 and 139
+    # (sm_120); not aligned: 255, 254, 243.
+    configs=(
+        _entry("128x128x32_s2_w64x32", (80, 90, 100, 120), sm_80=32_768, sm_90=32_768, sm_100=32_784, sm_120=32_768),
+        _entry("128x128x32_s3_w64x32", (80, 90, 100, 120), sm_80=32_768, sm_90=49_152, sm_100=49_168, sm_120=32_768),
+    ),
+    preferred=dict.fromkeys((80, 90, 100, 120), ("128x128x32_s3_w64x32",)),
+    interpreted="128x128x32_s2_w64x32",
+)
+
+TMA = Family(
+    name="triton",
+    module="tma",
+    kernel="matmul_tma",
+    minimum_capability=(9, 0),
+    configs=(
+        # Registers: 154 (sm_90). On sm_120 it takes all 255 and spills.
+        _entry("128x256x64_s3_w64x64", (90, 100), sm_90=147_480, sm_100=147_504, sm_120=98_320),
+        # 162. One program a multiprocessor; C is staged in 64 KB beside the ring, which fills while C is stored.
+        _entry("128x256x64_s3_w64x64_persistent", (90, 100), sm_90=213_016, sm_100=213_040, sm_120=163_856),
+        # 90 (sm_90), 159 (sm_120). On sm_120 three buffers, the twin of cuda_tma's 128x128x64_s3_w64x32.
+        _entry("128x128x64_s4_w64x32", (90, 100, 120), sm_90=131_104, sm_100=131_120, sm_120=98_328),
+        # 90, 159. On sm_90 three buffers, the twin of cuda_tma's of this name, and two blocks a multiprocessor.
+        _entry("128x128x64_s3_w64x32", (90, 100, 120), sm_90=98_328, sm_100=98_352, sm_120=65_552),
+        # 90, 126. On sm_120 three buffers, the twin of cuda_tma's 128x128x32_s3_w64x32, and two blocks a
+        # multiprocessor: 2 x (49,176 + 1,024 reserved) = 100,400 of 102,400 bytes, 2 x 256 x 128 registers of 65,536.
+        _entry("128x128x32_s4_w64x32", (90, 100, 120), sm_90=65_568, sm_100=65_584, sm_120=49_176),
+        # 90, 126. On sm_90 the twin of cuda_tma's of this name.
+        _entry("128x128x32_s3_w64x32", (90, 100, 120), sm_90=49_176, sm_100=49_200, sm_120=32_784),
+        # 90, 162.
+        _entry("128x64x64_s4_w64x32", (90, 100, 120), sm_90=98_336, sm_100=98_352, sm_120=73_752),
+        # 58, 98.
+        _entry("64x64x64_s4_w32x32", (90, 100, 120), sm_90=65_568, sm_100=65_584, sm_120=49_176),
+    ),
+    preferred={
+        90: ("128x256x64_s3_w64x64_persistent", "128x128x64_s3_w64x32", "128x64x64_s4_w64x32", "64x64x64_s4_w32x32"),
+        100: ("128x256x64_s3_w64x64", "128x128x64_s3_w64x32", "128x64x64_s4_w64x32", "64x64x64_s4_w32x32"),
+        120: ("128x128x32_s4_w64x32", "128x64x64_s4_w64x32", "64x64x64_s4_w32x32"),
+    },
+    # Each step costs the interpreter about the same whatever its size, so a large tile is quick: 256^3 in bf16 takes
+    # 30 ms with this one and 90 ms with 64x64x64.
+    interpreted="128x128x64_s3_w64x32",
+)
+
+FAMILIES = (POINTER, TMA)
+
+
+def target_of(capability: tuple[int, int]) -> int:
+    """The target of this table that stands for a device of compute capability 8.0 or newer.
+
+    Triton chooses instructions by the major version: mma.sync for 8 and 12, wgmma for 9, tcgen05 for 10 and 11.
+    """
+    return {8: 80, 9: 90, 10: 100, 11: 100}.get(capability[0], 120)
+
+
+@functools.lru_cache(maxsize=1024)
+def choose(family: Family, target: int, multiprocessors: int, M: int, N: int) -> str:
+    """The default configuration of ``family`` for an M x N product, until there is a tuned one.
+
+    The multiprocessors take one tile each at a time, so the time is that of the waves, ceil(tiles / multiprocessors),
+    times that of a tile: its multiply-adds for each step of K, and the reading of its operands, of which a small tile
+    does more for the same work. The least wins; of equals, the larger tile.
+    """
+
+    def cost(name: str) -> int:
+        tile_m, tile_n = (config := family.find(name).config).tile_m, config.tile_n
+        tiles = -(-M // tile_m) * -(-N // tile_n)
+        return -(-tiles // multiprocessors) * (tile_m * tile_n + OPERAND_COST * (tile_m + tile_n))
+
+    return min(family.preferred[target], key=cost)
+
+
+@functools.cache
+def launch_options(name: str) -> dict[str, Any]:
+    """What the configuration ``name`` passes to any kernel of this folder; the result is shared: do not change it."""
+    config = Config.parse(name)
+    return {
+        "BLOCK_M": config.tile_m,
+        "BLOCK_N": config.tile_n,
+        "BLOCK_K": config.tile_k,
+        "GROUP_M": GROUP_M,
+        "num_warps": config.warps,
+        "num_stages": config.stages,
+        **({"PERSISTENT": True} if "persistent" in config.flags else {}),
+        # Triton's default, stated because 3.9 warns where it is not. The kernels have no sum that could be fused.
+        "enable_fp_fusion": True,
+    }
