@@ -20,7 +20,7 @@ $(error hgemm runs on Linux, and on Windows inside WSL2; this is $(shell uname -
 endif
 
 CLANG_FORMAT := $(if $(VENV),$(VENV)/bin/)clang-format
-CUDA_SOURCES := $(shell find cuda_kernels -name '*.cuh' -o -name '*.h' -o -name '*.hpp' -o -name '*.cpp')
+CUDA_SOURCES := $(shell find cuda_kernels tests -name '*.cuh' -o -name '*.h' -o -name '*.hpp' -o -name '*.cpp' -o -name '*.cu')
 PIP_INSTALL = $(PYTHON) -m pip install --constraint constraints.txt --editable
 STUDY_INSTALLED := $(if $(VENV),$(VENV)/study.installed)
 TEST_INSTALLED := $(if $(VENV),$(VENV)/test.installed)

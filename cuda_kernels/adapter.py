@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hgemm import emulation
 from hgemm.backends import Backend, Properties
 from hgemm.cuda_kernels import architectures, toolchain
 from hgemm.cuda_kernels.architectures import RESERVED_SHARED_BYTES
@@ -82,7 +83,7 @@ def default_config(family: Family, device: DeviceLimits) -> KernelConfig:
 def unavailable(family: Family, device_type: str) -> str | None:
     """Why the family cannot run on tensors of this device type, and the way out; None if it can. Compiles nothing."""
     if device_type != "cuda":
-        return "it needs the emulator, which is not part of this version"
+        return _emulator_unavailable()
     if sys.platform != "linux":
         return f"the CUDA kernels are built on Linux (or WSL2) only; this is {sys.platform}"
     if torch.version.cuda is None:
@@ -107,9 +108,6 @@ def unavailable(family: Family, device_type: str) -> str | None:
 
 def accepts(family: Family, problem: Problem, config: str | None) -> str | None:
     """The first rule that the problem breaks, with the value found; None if the family takes it."""
-    device_type = problem.device.type
-    if device_type != "cuda":
-        return unavailable(family, device_type)
     if problem.dtype not in DTYPE_NAMES:
         return f"the dtype must be float16 or bfloat16, found {problem.dtype}"
     if rule := vector_rule(problem):
@@ -124,6 +122,8 @@ def accepts(family: Family, problem: Problem, config: str | None) -> str | None:
                     f"the row stride of {name} must be below 2^40 bytes for TMA, found "
                     f"{operand.row_stride * problem.dtype.itemsize:,}; copy it with .contiguous()"
                 )
+    if problem.device.type != "cuda":
+        return _emulator_unavailable() or emulation.too_large(problem)
     device = _device_of(problem)
     if device.capability < family.minimum_capability:
         return _capability_rule(family, device)
@@ -148,7 +148,7 @@ def _backend(family: Family) -> Backend:
 
 def _choose(family: Family, problem: Problem) -> str | None:
     if problem.device.type != "cuda":
-        return None
+        return family.configs[0].name
     return default_config(family, _device_of(problem)).name
 
 
@@ -157,6 +157,8 @@ def _runner(family: Family) -> Callable[[Tensor, Tensor, Tensor, str | None], No
     launchers: dict[tuple[torch.dtype, str | None], tuple[Any, int, int]] = {}
 
     def run(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
+        if a.device.type == "cpu":
+            return _emulate(family, a, b, out, config)
         launcher = launchers.get((a.dtype, config))
         if launcher is None:
             if config is None:
@@ -166,6 +168,23 @@ def _runner(family: Family) -> Callable[[Tensor, Tensor, Tensor, str | None], No
         op(a, b, out, handle, index)
 
     return run
+
+
+def _emulate(family: Family, a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
+    """Raises EmulatorError if the kernel breaks a rule of the machine."""
+    report = emulation.run(family, a, b, out, config or family.configs[0].name)
+    if not report.clean:
+        raise emulation.EmulatorError(report)
+
+
+def _emulator_unavailable() -> str | None:
+    """Why nothing can be emulated; None if it can."""
+    try:
+        toolchain.find_ninja()
+        toolchain.find_cxx()
+    except toolchain.BuildError as error:
+        return f"the emulator has to be compiled: {error}"
+    return None
 
 
 def _load(family: Family, dtype: torch.dtype, config: str) -> tuple[Any, int, int]:

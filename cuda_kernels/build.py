@@ -42,13 +42,16 @@ BINDING_FLAGS = (
 def load_unit(unit: Unit, device_type: str = "cuda") -> LoadedUnit:
     """The unit, compiled if it never was, and opened: its `handle` is what `torch.ops.hgemm_cuda.mm_out` takes.
 
+    For "cpu" it is the same source in the emulator, and a C++ compiler is enough.
+
     Raises BuildError, whose message names what is missing or holds the compiler's own lines.
     """
-    if device_type != "cuda":
-        raise BuildError("CUDA kernels on CPU tensors need the emulator, which is not part of this version")
+    from hgemm.cuda_kernels.emulator import build as emulator  # which stands on this module
+
+    build_for_device = build_units if device_type == "cuda" else emulator.build_units
     with _loading:
         if (unit, device_type) not in _loaded:
-            loaded = binding().load_unit(build_units([unit])[0], device_type, unit.dtype)
+            loaded = binding().load_unit(build_for_device([unit])[0], device_type, unit.dtype)
             names = tuple(kernel.name for kernel in FAMILIES[unit.family].configs)
             if loaded.configs != names:
                 raise BuildError(f"{loaded.path} holds the configurations {loaded.configs}, configs.py lists {names}")

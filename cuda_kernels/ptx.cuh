@@ -230,7 +230,8 @@ HGEMM_DEVICE void mbarrier_wait_parity(uint32_t barrier, uint32_t parity) {
 // ---- TMA (compute capability 9.0) ----
 
 // Copies the box at (column, row, batch), in elements, of the tensor into shared memory; elements outside the tensor
-// become zeros. The phase of `barrier` counts the box's full bytes when they have landed. One thread issues for all.
+// become zeros. The column is a multiple of 8, 16 bytes: with any other the device stops with an illegal instruction.
+// The phase of `barrier` counts the box's full bytes when they have landed. One thread issues for all.
 //
 // The destination is spelt `.shared::cta` (PTX ISA 8.6, CUDA 12.8): with `.shared::cluster` the compiler guards every
 // copy for sm_120 by a test whether the address belongs to another block, and the call behind it costs 20 registers.
@@ -241,6 +242,27 @@ HGEMM_DEVICE void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map,
           destination),
       "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(batch)
       : "memory");
+}
+
+// Makes what this thread has written to shared memory with ordinary stores, and what it knows others have, visible to
+// the copy engine. Comes after the writes and before the barrier behind which the copy is issued.
+HGEMM_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Copies a box from shared memory to (column, row, batch) of the tensor; what lies outside is left out, in whole chunks
+// of 16 bytes. Part of this thread's current bulk group.
+HGEMM_DEVICE void tma_store_3d(const hgemm::TensorMap* map, uint32_t source, int column, int row, int batch) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+               "r"(source), "r"(column), "r"(row), "r"(batch)
+               : "memory");
+}
+
+// Closes a group over all bulk stores this thread has issued since the last one.
+HGEMM_DEVICE void bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+
+// Waits until at most `Pending` of this thread's latest groups still have to read shared memory.
+template <int Pending>
+HGEMM_DEVICE void bulk_wait_group_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
 }
 
 // Brings the descriptor itself into its cache ahead of the first copy.

@@ -1,4 +1,5 @@
-// Both kernel families on memory of exactly the right size, for test_emulator_sanitizers.py. "short": A lacks its last row.
+// Both kernel families on memory of exactly the right size, for test_emulator_sanitizers.py. "short": A lacks its last
+// row.
 #include <stdio.h>
 #include <string.h>
 

@@ -120,7 +120,7 @@ def test_a_bad_option_is_status_2_before_anything_runs(
     (tmp_path / "there.json").write_text("mine")
     machine = FakeMachine()
     with pytest.raises(SystemExit) as stop:
-        main(options, machine=machine)
+        main([*QUICK, "--backends", "torch", *options], machine=machine)
     assert stop.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
     assert machine.bursts_opened == 0

@@ -1,6 +1,7 @@
 // A block: its threads, its shared memory, and everything in it that threads wait for.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <list>
 #include <vector>

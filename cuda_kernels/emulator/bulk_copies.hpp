@@ -1,6 +1,7 @@
 // Copies of the copy engine (TMA) that are under way in one block.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>

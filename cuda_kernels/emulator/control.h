@@ -1,5 +1,5 @@
-/* The plain-C surface of an emulated library, beside that of launch.h: what memory there is, in which order threads
- * run, and what was found. Everything launched by a thread between its _begin and its _end belongs to one report. */
+// The plain-C surface of an emulated library, beside that of launch.h: what memory there is, in which order threads
+// run, and what was found. Everything launched by a thread between its _begin and its _end belongs to one report.
 #pragma once
 
 #include <stddef.h>
@@ -9,31 +9,31 @@
 extern "C" {
 #endif
 
-/* Memory that a kernel may touch: 16-bit elements along up to three axes. Strides count elements. */
+// Memory that a kernel may touch: 16-bit elements along up to three axes. Strides count elements.
 typedef struct HgemmMemory {
-  const char* name; /* for messages; the output, every element of which must be written, is called "c" */
+  const char* name;  // for messages; the output, every element of which must be written, is called "c"
   const void* base;
-  int64_t sizes[3], strides[3]; /* batch, row, column of the matrix as it is multiplied */
+  int64_t sizes[3], strides[3];  // batch, row, column of the matrix as it is multiplied
   int32_t writable;
 } HgemmMemory;
 
-/* Written while a launch runs, and read by it: by other threads of the host too. */
+// Written while a launch runs, and read by it: by other threads of the host too.
 typedef struct HgemmProgress {
   int64_t blocks_done, blocks_total;
-  int32_t cancel; /* set to 1 to stop */
+  int32_t cancel;  // set to 1 to stop
 } HgemmProgress;
 
 typedef struct HgemmEmulatorOptions {
-  const char* schedule;    /* NULL: HGEMM_EMULATOR of the environment, else "lazy" */
-  uint32_t shared_base;    /* address of dynamic shared memory; 0: 1024, as on a GPU */
-  int32_t threads;         /* of the host; 0: one a processor */
-  HgemmProgress* progress; /* may be NULL */
+  const char* schedule;     // NULL: HGEMM_EMULATOR of the environment, else "lazy"
+  uint32_t shared_base;     // address of dynamic shared memory; 0: 1024, as on a GPU
+  int32_t threads;          // of the host; 0: one a processor
+  HgemmProgress* progress;  // may be NULL
 } HgemmEmulatorOptions;
 
-/* Without memories nothing is known of global memory, and every address is taken. Returns NULL or what is wrong. */
+// Without memories nothing is known of global memory, and every address is taken. Returns NULL or what is wrong.
 const char* hgemm_emulator_begin(const HgemmMemory* memories, size_t count, const HgemmEmulatorOptions* options);
 
-/* The report as JSON, valid until this thread's next call. */
+// The report as JSON, valid until this thread's next call.
 const char* hgemm_emulator_end(void);
 
 #ifdef __cplusplus

@@ -40,7 +40,7 @@ INSTRUCTIONS = (
 )
 SPANS = (128, 64, 32, 0)
 ROWS, STRIDE, BOX_ROWS = 24, 160, 16  # of the tensor; its batch has two
-PLACES = ((0, 0, 0), (8, 3, 1), (-8, -2, 0), (5, 1, 0), (-3, 20, 1), (96, 4, 1), (0, 23, 2))  # column, row, batch
+PLACES = ((0, 0, 0), (8, 3, 1), (-8, -2, 0), (40, 1, 0), (-8, 20, 1), (96, 4, 1), (0, 23, 2))  # column, row, batch
 FULL_COLUMNS, CUT_COLUMNS = 128, 100  # whole chunks of 8 elements, and not
 
 

@@ -36,12 +36,12 @@ void Group::land(Block& block, std::list<BulkCopy>::iterator position) {
 // issuer does not wait for it.
 bool Group::land_oldest() {
   for (Block* block : blocks_)
-    for (auto copy = block->copies.begin(); copy != block->copies.end(); ++copy)
-      if (copy->load) {
-        if (random()) return land_any() || (land(*block, copy), true);
-        land(*block, copy);
-        return true;
-      }
+    for (auto copy = block->copies.begin(); copy != block->copies.end(); ++copy) {
+      if (!copy->load) continue;
+      if (random()) return land_any();
+      land(*block, copy);
+      return true;
+    }
   return false;
 }
 

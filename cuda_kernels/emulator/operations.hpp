@@ -15,17 +15,19 @@ inline bool same_line(const Site& a, const Site& b) {
   return a.line() == b.line() && (a.file_name() == b.file_name() || !std::strcmp(a.file_name(), b.file_name()));
 }
 
-#define HGEMM_EMULATED_OPERATIONS(X)                                                                                  \
-  X(barrier_sync)                                                                                                     \
-  X(named_barrier_sync)                                                                                               \
-  X(warp_sync)                                                                                                        \
-  X(warp_index) X(elect_one) X(trap) X(shuffle_xor) X(shuffle_index) X(st_shared_b32) X(st_shared_v4) X(ld_shared_v4) \
-      X(ldmatrix_x4) X(ldmatrix_x4_trans) X(stmatrix_x4) X(ld_global_b16) X(ld_global_b32) X(ld_global_v4)            \
-          X(st_global_b16) X(st_global_b32) X(st_global_v4) X(ld_acquire_gpu) X(st_release_gpu)                       \
-              X(atomic_add_acq_rel_gpu) X(mma_m16n8k16_f16) X(mma_m16n8k16_bf16) X(cp_async) X(cp_async_wait_group)   \
-                  X(mbarrier_init) X(fence_mbarrier_init) X(mbarrier_arrive) X(mbarrier_arrive_pending)               \
-                      X(mbarrier_arrive_expect_tx) X(mbarrier_wait_parity) X(fence_proxy_async) X(tma_load_3d)        \
-                          X(tma_store_3d) X(bulk_wait_group_read)
+// clang-format off
+#define HGEMM_EMULATED_OPERATIONS(X)                                                                    \
+  X(barrier_sync) X(named_barrier_sync) X(warp_sync) X(warp_index) X(elect_one) X(trap)                 \
+  X(shuffle_xor) X(shuffle_index)                                                                       \
+  X(st_shared_b32) X(st_shared_v4) X(ld_shared_v4) X(ldmatrix_x4) X(ldmatrix_x4_trans) X(stmatrix_x4)   \
+  X(ld_global_b16) X(ld_global_b32) X(ld_global_v4) X(st_global_b16) X(st_global_b32) X(st_global_v4)   \
+  X(ld_acquire_gpu) X(st_release_gpu) X(atomic_add_acq_rel_gpu)                                         \
+  X(mma_m16n8k16_f16) X(mma_m16n8k16_bf16)                                                              \
+  X(cp_async) X(cp_async_wait_group)                                                                    \
+  X(mbarrier_init) X(fence_mbarrier_init) X(mbarrier_arrive) X(mbarrier_arrive_pending)                 \
+  X(mbarrier_arrive_expect_tx) X(mbarrier_wait_parity)                                                  \
+  X(fence_proxy_async) X(tma_load_3d) X(tma_store_3d) X(bulk_wait_group_read)
+// clang-format on
 
 enum class Operation : uint8_t {
 #define X(name) name,

@@ -10,10 +10,17 @@ using namespace hgemm::emulator;
 namespace {
 
 // The fields of a tensor map and the box's place, checked; false if the copy cannot be made.
-bool check_copy(const CallingThread& me, const TensorMapFields& map, uint32_t shared_address) {
+bool check_copy(const CallingThread& me, const TensorMapFields& map, uint32_t shared_address, int column) {
   if (map.magic != TensorMapFields::MAGIC) {
     me.report(Kind::misaligned, Space::none, 0,
               [&] { return format("%s is given a tensor map that was never encoded", name(me.access.operation)); });
+    return false;
+  }
+  if (column % 8) {  // the device stops with an illegal instruction
+    me.report(Kind::misaligned, Space::none, 0, [&] {
+      return format("%s is to start at column %d: the first byte must be a multiple of 16, the column one of 8",
+                    name(me.access.operation), column);
+    });
     return false;
   }
   return me.block.shared.check_range(me.access, shared_address, map.box_bytes(), map.shared_alignment());
@@ -58,7 +65,7 @@ void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map, uint32_t bar
                  int batch, Site site) {
   const CallingThread me(Operation::tma_load_3d, site);
   const TensorMapFields fields = read_tensor_map(map);
-  if (!check_copy(me, fields, destination)) return;
+  if (!check_copy(me, fields, destination, column)) return;
   Mbarrier* barrier = me.block.mbarriers.find(barrier_address);
   if (!barrier || !barrier->fenced) {
     me.report(Kind::mbarrier, Space::shared, barrier_address, [&] {
@@ -78,7 +85,7 @@ void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map, uint32_t bar
 void tma_store_3d(const hgemm::TensorMap* map, uint32_t source, int column, int row, int batch, Site site) {
   const CallingThread me(Operation::tma_store_3d, site);
   const TensorMapFields fields = read_tensor_map(map);
-  if (!check_copy(me, fields, source)) return;
+  if (!check_copy(me, fields, source, column)) return;
   ++me.counter().executed;
   me.block.shared.begin_bulk_read(me.access, source, fields.box_bytes());
   me.lane.open_stores.push_back({me.block.copies_issued, source, fields.box_bytes()});

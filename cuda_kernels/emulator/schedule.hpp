@@ -1,6 +1,7 @@
 // In which order emulated threads run, and when asynchronous copies land: all that a GPU leaves open.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         metavar="PATTERN",
         default=list(DEFAULT_PATTERNS),
-        help="NAME, NAME:CONFIG or NAME:default, with * and ? (default: %(default)s)",
+        help=f"NAME, NAME:CONFIG or NAME:default, with * and ? (default: {' '.join(DEFAULT_PATTERNS)})",
     )
     what.add_argument("--data", choices=DISTRIBUTIONS, default="normal", help="entries of A and B; zeros are a control")
     what.add_argument("--seed", type=int, default=0, help="of the operands and of the order (default: 0)")
