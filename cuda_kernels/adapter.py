@@ -16,11 +16,9 @@ from hgemm.backends import Backend, Properties
 from hgemm.cuda_kernels import architectures, toolchain
 from hgemm.cuda_kernels.architectures import RESERVED_SHARED_BYTES
 from hgemm.cuda_kernels.configs import FAMILIES, Family, KernelConfig, Unit
-from hgemm.problem import Problem, vector_rule
+from hgemm.problem import Problem, batch_rule, extent_rule, layout_of, tma_rule
 
 DTYPE_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16"}
-LARGEST_EXTENT = 2**31 - 1 - 256  # 32-bit coordinates, and one tile past an edge
-TMA_STRIDE_BYTES = 2**40  # cuTensorMapEncodeTiled: each stride lies below
 
 # In order of preference, by shared memory from most to least.
 DEFAULTS = {
@@ -110,18 +108,10 @@ def accepts(family: Family, problem: Problem, config: str | None) -> str | None:
     """The first rule that the problem breaks, with the value found; None if the family takes it."""
     if problem.dtype not in DTYPE_NAMES:
         return f"the dtype must be float16 or bfloat16, found {problem.dtype}"
-    if rule := vector_rule(problem):
+    if rule := batch_rule(problem) or extent_rule(problem):
         return rule
-    for name in ("M", "N", "K"):
-        if getattr(problem, name) > LARGEST_EXTENT:
-            return f"{name} must be at most {LARGEST_EXTENT:,}, found {getattr(problem, name):,}; split the product"
-    if family.name == "tma":
-        for name, operand in (("a", problem.a), ("b", problem.b)):
-            if operand.row_stride * problem.dtype.itemsize >= TMA_STRIDE_BYTES:
-                return (
-                    f"the row stride of {name} must be below 2^40 bytes for TMA, found "
-                    f"{operand.row_stride * problem.dtype.itemsize:,}; copy it with .contiguous()"
-                )
+    if family.name == "tma" and (rule := tma_rule("a", problem.a) or tma_rule("b", problem.b)):
+        return rule  # out is stored without TMA
     if problem.device.type != "cuda":
         return _emulator_unavailable() or emulation.too_large(problem)
     device = _device_of(problem)
@@ -154,16 +144,17 @@ def _choose(family: Family, problem: Problem) -> str | None:
 
 def _runner(family: Family) -> Callable[[Tensor, Tensor, Tensor, str | None], None]:
     """The call: the op of the binding with a handle and an index, which are looked up, and built, once."""
-    launchers: dict[tuple[torch.dtype, str | None], tuple[Any, int, int]] = {}
+    launchers: dict[tuple[torch.dtype, str, str | None], tuple[Any, int, int]] = {}
 
     def run(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
         if a.device.type == "cpu":
             return _emulate(family, a, b, out, config)
-        launcher = launchers.get((a.dtype, config))
+        layout = layout_of(a, b)
+        launcher = launchers.get((a.dtype, layout, config))
         if launcher is None:
             if config is None:
                 return run(a, b, out, _choose(family, Problem.from_tensors(a, b, out)))
-            launcher = launchers[a.dtype, config] = _load(family, a.dtype, config)
+            launcher = launchers[a.dtype, layout, config] = _load(family, a.dtype, layout, config)
         op, handle, index = launcher
         op(a, b, out, handle, index)
 
@@ -187,10 +178,10 @@ def _emulator_unavailable() -> str | None:
     return None
 
 
-def _load(family: Family, dtype: torch.dtype, config: str) -> tuple[Any, int, int]:
+def _load(family: Family, dtype: torch.dtype, layout: str, config: str) -> tuple[Any, int, int]:
     from hgemm.cuda_kernels.build import load_unit  # not at import: it needs what only Linux has
 
-    unit = load_unit(Unit(family.name, DTYPE_NAMES[dtype]))
+    unit = load_unit(Unit(family.name, DTYPE_NAMES[dtype], layout))
     return torch.ops.hgemm_cuda.mm_out.default, unit.handle, family.index(config)
 
 

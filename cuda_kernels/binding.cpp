@@ -30,6 +30,7 @@ using torch::stable::Tensor;
 struct Unit {
   int32_t device_type;
   int32_t dtype;
+  bool a_transposed, b_transposed;  // the unit reads stored rows of the transpose: letter "t" of its layout
   decltype(&hgemm_config_count) config_count;
   decltype(&hgemm_config_name) config_name;
   decltype(&hgemm_workspace_bytes) workspace_bytes;
@@ -56,7 +57,7 @@ void find_symbol(void* library, const char* path, const char* name, Function& fu
   if (!function) throw std::runtime_error(std::string(path) + " exports no " + name + ": it is no unit of launch.h");
 }
 
-int load_unit(const char* path, int32_t device_type, const std::string& dtype) {
+int load_unit(const char* path, int32_t device_type, const std::string& dtype, const std::string& layout) {
   auto unit = std::make_unique<Unit>();
   unit->device_type = device_type;
   if (dtype == "f16") {
@@ -66,6 +67,10 @@ int load_unit(const char* path, int32_t device_type, const std::string& dtype) {
   } else {
     throw std::runtime_error("a unit's dtype is f16 or bf16, found " + dtype);
   }
+  if (layout.size() != 2 || layout.find_first_not_of("nt") != std::string::npos)
+    throw std::runtime_error("a unit's layout is nn, nt, tn or tt, found " + layout);
+  unit->a_transposed = layout[0] == 't';
+  unit->b_transposed = layout[1] == 't';
   // RTLD_LOCAL: every unit exports the same names.
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(dlerror());
@@ -89,11 +94,13 @@ const char* device_name(int32_t type) {
 
 [[noreturn]] void refuse(const std::string& rule) { throw std::runtime_error("hgemm_cuda.mm_out: " + rule); }
 
-// What is read of each tensor: once, through the C interface.
-struct Matrix {
-  int64_t rows, columns, row_stride;
+// What is read of each tensor: once, through the C interface. The stride of a dimension of size 1 means nothing and may
+// be anything: such rows and batches get stride 0, which is aligned, and such columns stride 1.
+struct Matrices {
+  int64_t batch = 1, rows, columns;
+  int64_t batch_stride = 0, row_stride, column_stride;
 
-  Matrix(const char* name, const Tensor& tensor, const Unit& unit, int32_t device) {
+  Matrices(const char* name, const Tensor& tensor, const Unit& unit, int32_t device) {
     int32_t type, index, dtype;
     aoti_torch_get_device_type(tensor.get(), &type);
     aoti_torch_get_device_index(tensor.get(), &index);
@@ -106,13 +113,42 @@ struct Matrix {
     if (dtype != unit.dtype)
       refuse(std::string(name) + " must be of the dtype that this unit is built for, " +
              (unit.dtype == aoti_torch_dtype_float16() ? "float16" : "bfloat16"));
-    if (tensor.dim() != 2) refuse(std::string(name) + " must have 2 dimensions, found " + std::to_string(tensor.dim()));
-    rows = tensor.size(0);
-    columns = tensor.size(1);
-    row_stride = tensor.stride(0);
-    if (tensor.stride(1) != 1 || row_stride < columns)
-      refuse(std::string(name) + " must be row-major, found strides (" + std::to_string(row_stride) + ", " +
-             std::to_string(tensor.stride(1)) + ")");
+    const int64_t dimensions = tensor.dim();
+    if (dimensions != 2 && dimensions != 3)
+      refuse(std::string(name) + " must have 2 or 3 dimensions, found " + std::to_string(dimensions));
+    int64_t *sizes, *strides;
+    aoti_torch_get_sizes(tensor.get(), &sizes);
+    aoti_torch_get_strides(tensor.get(), &strides);
+    if (dimensions == 3) {
+      batch = *sizes++;
+      batch_stride = batch == 1 ? 0 : *strides;
+      ++strides;
+    }
+    rows = sizes[0];
+    columns = sizes[1];
+    row_stride = strides[0];
+    column_stride = strides[1];
+  }
+
+  std::string shape() const {
+    const std::string matrix = std::to_string(rows) + ", " + std::to_string(columns) + ")";
+    return batch == 1 ? "(" + matrix : "(" + std::to_string(batch) + ", " + matrix;
+  }
+  bool repeats_elements() const {
+    return (batch > 1 && batch_stride == 0) || (rows > 1 && row_stride == 0) || (columns > 1 && column_stride == 0);
+  }
+};
+
+// Strides of the rows that a unit reads.
+struct Stored {
+  int64_t row_stride, column_stride;
+
+  Stored(const Matrices& m, bool transposed)
+      : row_stride(transposed ? m.column_stride : m.row_stride),
+        column_stride(transposed ? m.row_stride : m.column_stride) {
+    const int64_t rows = transposed ? m.columns : m.rows, columns = transposed ? m.rows : m.columns;
+    if (rows == 1) row_stride = 0;
+    if (columns == 1) column_stride = 1;
   }
 };
 
@@ -146,33 +182,36 @@ void launch(const Unit& unit, const HgemmProblem& problem, int config, int32_t d
   if (error) refuse(error);
 }
 
-// out[M, N] = a[M, K] @ b[K, N], enqueued on the current stream of a's device. Throws before anything is launched.
+// out[M, N] = a[M, K] @ b[K, N], enqueued on the current stream of a's device; with a batch dimension in front, one
+// product for each matrix of out, and an a or b that has only one is used for all. Throws before anything is launched.
 void mm_out(const Tensor& a, const Tensor& b, const Tensor& out, int64_t handle, int64_t config) {
   const Unit& unit = find_unit(handle);
   if (config < 0 || config >= unit.config_count())
     refuse("configuration " + std::to_string(config) + " of " + std::to_string(unit.config_count()));
   const int32_t device = a.get_device_index();
-  const Matrix left("a", a, unit, device), right("b", b, unit, device), result("out", out, unit, device);
-  if (left.columns != right.rows || result.rows != left.rows || result.columns != right.columns)
-    refuse("shapes do not agree: (" + std::to_string(left.rows) + ", " + std::to_string(left.columns) + ") @ (" +
-           std::to_string(right.rows) + ", " + std::to_string(right.columns) + ") -> (" + std::to_string(result.rows) +
-           ", " + std::to_string(result.columns) + ")");
+  const Matrices left("a", a, unit, device), right("b", b, unit, device), result("out", out, unit, device);
+  const auto fits = [&](const Matrices& input) { return input.batch == result.batch || input.batch == 1; };
+  if (left.columns != right.rows || result.rows != left.rows || result.columns != right.columns || !fits(left) ||
+      !fits(right))
+    refuse("shapes do not agree: " + left.shape() + " @ " + right.shape() + " -> " + result.shape());
+  if (result.repeats_elements()) refuse("out must have a place for each element, found a stride of 0");
+  const Stored stored_a(left, unit.a_transposed), stored_b(right, unit.b_transposed), stored_c(result, false);
   const HgemmProblem problem{.a = a.const_data_ptr(),
                              .b = b.const_data_ptr(),
                              .c = out.mutable_data_ptr(),
                              .M = left.rows,
                              .N = right.columns,
                              .K = left.columns,
-                             .batch = 1,
-                             .a_row_stride = left.row_stride,
-                             .b_row_stride = right.row_stride,
-                             .c_row_stride = result.row_stride,
-                             .a_column_stride = 1,
-                             .b_column_stride = 1,
-                             .c_column_stride = 1,
-                             .a_batch_stride = 0,
-                             .b_batch_stride = 0,
-                             .c_batch_stride = 0};
+                             .batch = result.batch,
+                             .a_row_stride = stored_a.row_stride,
+                             .b_row_stride = stored_b.row_stride,
+                             .c_row_stride = stored_c.row_stride,
+                             .a_column_stride = stored_a.column_stride,
+                             .b_column_stride = stored_b.column_stride,
+                             .c_column_stride = stored_c.column_stride,
+                             .a_batch_stride = left.batch_stride,
+                             .b_batch_stride = right.batch_stride,
+                             .c_batch_stride = result.batch_stride};
   if (unit.device_type == aoti_torch_device_type_cuda()) {
     const torch::stable::accelerator::DeviceGuard guard(device);
     launch(unit, problem, static_cast<int>(config), device, current_stream(device));
@@ -191,8 +230,9 @@ int report(const std::exception& error, char* text, size_t size) {
 // What binding.py calls through ctypes. A function with an `error` buffer returns -1 and fills it if it fails.
 extern "C" {
 
-int hgemm_load_unit(const char* path, int device_type, const char* dtype, char* error, size_t error_size) try {
-  return load_unit(path, device_type, dtype);
+int hgemm_load_unit(const char* path, int device_type, const char* dtype, const char* layout, char* error,
+                    size_t error_size) try {
+  return load_unit(path, device_type, dtype, layout);
 } catch (const std::exception& failure) {
   return report(failure, error, error_size);
 }

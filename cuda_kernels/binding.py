@@ -59,11 +59,19 @@ class Binding:
         self._library = ctypes.CDLL(str(path))
         self._library.hgemm_unit_config_name.restype = ctypes.c_char_p
 
-    def load_unit(self, path: Path, device_type: str, dtype: str) -> LoadedUnit:
-        """Opens a unit's shared library; `dtype` is "f16" or "bf16". Raises RuntimeError if it is none of launch.h."""
+    def load_unit(self, path: Path, device_type: str, dtype: str, layout: str = "nn") -> LoadedUnit:
+        """Opens a unit's shared library; `dtype` is "f16" or "bf16", `layout` as in configs.LAYOUTS.
+
+        Raises RuntimeError if it is none of launch.h.
+        """
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         handle = self._library.hgemm_load_unit(
-            str(path).encode(), DEVICE_TYPES[device_type], dtype.encode(), error, ctypes.c_size_t(_ERROR_BYTES)
+            str(path).encode(),
+            DEVICE_TYPES[device_type],
+            dtype.encode(),
+            layout.encode(),
+            error,
+            ctypes.c_size_t(_ERROR_BYTES),
         )
         if handle < 0:
             raise RuntimeError(f"cannot load a compiled unit: {error.value.decode(errors='replace')}")

@@ -51,7 +51,7 @@ def load_unit(unit: Unit, device_type: str = "cuda") -> LoadedUnit:
     build_for_device = build_units if device_type == "cuda" else emulator.build_units
     with _loading:
         if (unit, device_type) not in _loaded:
-            loaded = binding().load_unit(build_for_device([unit])[0], device_type, unit.dtype)
+            loaded = binding().load_unit(build_for_device([unit])[0], device_type, unit.dtype, unit.layout)
             names = tuple(kernel.name for kernel in FAMILIES[unit.family].configs)
             if loaded.configs != names:
                 raise BuildError(f"{loaded.path} holds the configurations {loaded.configs}, configs.py lists {names}")

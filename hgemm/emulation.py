@@ -91,10 +91,9 @@ def run(
     problem = Problem.from_tensors(a, b, out)
     if rule := too_large(problem, limit):
         raise UnsupportedProblem(rule)
-    layout = problem.layout.replace("x", "n")
-    library = load_unit(Unit(family.name, DTYPE_NAMES[a.dtype], layout))
+    library = load_unit(Unit(family.name, DTYPE_NAMES[a.dtype], problem.layout))
     index = family.index(config)
-    described, memories = describe(a, b, out, layout)
+    described, memories = describe(a, b, out, problem.layout)
     return launch(library, lambda: library.launch(described, index), memories, schedule, shared_base, threads)
 
 
@@ -115,23 +114,23 @@ def describe(a: Tensor, b: Tensor, out: Tensor, layout: str) -> tuple[HgemmProbl
     from hgemm.cuda_kernels.emulator.library import HgemmProblem, Memory
 
     matrices = {"a": a, "b": b, "c": out}
-    batch = max(math.prod(matrix.shape[:-2]) for matrix in matrices.values())
+    batch = out.shape[0] if out.dim() > 2 else 1
     problem = HgemmProblem(M=a.shape[-2], N=b.shape[-1], K=a.shape[-1], batch=batch)
     memories = []
     for (name, matrix), letter in zip(matrices.items(), layout + "n", strict=True):
-        if matrix.dim() > 3:
-            raise UnsupportedProblem(f"{name} has {matrix.dim()} dimensions; the emulator takes one batch dimension")
+        rows, columns = matrix.shape[-2:]
         row, column = matrix.stride()[-2:]
-        batch_stride = matrix.stride(0) if matrix.dim() == 3 and matrix.shape[0] > 1 else 0
-        if name == "c" and batch_stride == 0:
-            batch_stride = matrix.shape[-2] * max(row, 1)
-        stored = (row, column) if letter == "n" else (column, row)
+        batches = matrix.shape[0] if matrix.dim() > 2 else 1
+        batch_stride = matrix.stride(0) if batches > 1 else 0
+        # Along an extent of 1 a stride means nothing and may be anything: the binding passes these too.
+        stored_row = 0 if (rows if letter == "n" else columns) == 1 else row if letter == "n" else column
+        stored_column = 1 if (columns if letter == "n" else rows) == 1 else column if letter == "n" else row
         setattr(problem, name, matrix.data_ptr())
-        setattr(problem, f"{name}_row_stride", stored[0])
-        setattr(problem, f"{name}_column_stride", stored[1])
+        setattr(problem, f"{name}_row_stride", stored_row)
+        setattr(problem, f"{name}_column_stride", stored_column)
         setattr(problem, f"{name}_batch_stride", batch_stride)
-        sizes = (math.prod(matrix.shape[:-2]), matrix.shape[-2], matrix.shape[-1])
-        memories.append(Memory(name, matrix.data_ptr(), sizes, (batch_stride, row, column), writable=name == "c"))
+        sizes, strides = (batches, rows, columns), (batch_stride, row, column)
+        memories.append(Memory(name, matrix.data_ptr(), sizes, strides, writable=name == "c"))
     return problem, memories
 
 

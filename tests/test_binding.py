@@ -3,6 +3,7 @@
 The unit is a stand-in compiled by g++ for the CPU: a plain triple loop behind the functions of launch.h.
 """
 
+import ctypes
 import re
 import shutil
 import subprocess
@@ -13,12 +14,19 @@ import torch
 
 from hgemm.cuda_kernels import build, compilation
 from hgemm.cuda_kernels.binding import Resources
+from hgemm.cuda_kernels.configs import LAYOUTS
+from hgemm.cuda_kernels.emulator.library import HgemmProblem
 
 UNIT = """
 #include "launch.h"
 #include <cstdio>
 #include <cstring>
 #include <vector>
+#ifndef A_TRANSPOSED
+#define A_TRANSPOSED 0
+#define B_TRANSPOSED 0
+#endif
+extern "C" { HgemmProblem last; }
 #ifdef BF16
 static float widen(uint16_t bits) { uint32_t wide = uint32_t(bits) << 16; float x; memcpy(&x, &wide, 4); return x; }
 static uint16_t narrow(float x) { uint32_t w; memcpy(&w, &x, 4); return (w + 0x7fff + (w >> 16 & 1)) >> 16; }
@@ -39,13 +47,21 @@ const char* hgemm_launch(const HgemmProblem* p, int config, void* workspace, siz
   if (config == 2) return "this configuration refuses everything";
   if ((config == 1) != (workspace != nullptr) || bytes != hgemm_workspace_bytes(p, config)) return "wrong workspace";
   auto a = static_cast<const uint16_t*>(p->a), b = static_cast<const uint16_t*>(p->b);
-  for (int64_t i = 0; i < p->M; ++i)
-    for (int64_t j = 0; j < p->N; ++j) {
-      float local = 0, *sum = config == 1 ? static_cast<float*>(workspace) + i * p->N + j : &local;
-      *sum = 0;
-      for (int64_t k = 0; k < p->K; ++k) *sum += widen(a[i * p->a_row_stride + k]) * widen(b[k * p->b_row_stride + j]);
-      static_cast<uint16_t*>(p->c)[i * p->c_row_stride + j] = narrow(*sum);
-    }
+  auto c = static_cast<uint16_t*>(p->c);
+  last = *p;
+  for (int64_t batch = 0; batch < p->batch; ++batch)
+    for (int64_t i = 0; i < p->M; ++i)
+      for (int64_t j = 0; j < p->N; ++j) {
+        float local = 0, *sum = config == 1 ? static_cast<float*>(workspace) + i * p->N + j : &local;
+        *sum = 0;
+        for (int64_t k = 0; k < p->K; ++k) {
+          const int64_t a_row = A_TRANSPOSED ? k : i, a_column = A_TRANSPOSED ? i : k;
+          const int64_t b_row = B_TRANSPOSED ? j : k, b_column = B_TRANSPOSED ? k : j;
+          *sum += widen(a[batch * p->a_batch_stride + a_row * p->a_row_stride + a_column * p->a_column_stride]) *
+                  widen(b[batch * p->b_batch_stride + b_row * p->b_row_stride + b_column * p->b_column_stride]);
+        }
+        c[batch * p->c_batch_stride + i * p->c_row_stride + j * p->c_column_stride] = narrow(*sum);
+      }
   return nullptr;
 }
 const char* hgemm_resources(int config, HgemmResources* result) {
@@ -120,17 +136,89 @@ def test_row_strides_and_offsets_reach_the_unit(units):
     assert guards.isnan().all()
 
 
+@pytest.fixture(scope="module")
+def layouts(binding, tmp_path_factory):
+    """Units that read stored rows as their layout says, and their libraries."""
+    folder = tmp_path_factory.mktemp("layouts")
+    made = {}
+    for layout in LAYOUTS:
+        flags = [f"-D{name}_TRANSPOSED={int(letter == 't')}" for name, letter in zip("AB", layout, strict=True)]
+        path = compile_unit(folder / layout, UNIT, *flags)
+        made[layout] = binding.load_unit(path, "cpu", "f16", layout), ctypes.CDLL(str(path))
+    return made
+
+
+def exact(a, b):
+    return (a.double() @ b.double()).half()
+
+
+def integers(*shape):
+    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(sum(shape))).half()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_layout_gets_the_rows_that_it_reads(layouts, layout):
+    unit, library = layouts[layout]
+    wide = torch.full((40, 64), torch.nan).half()
+    for M, N, K in ((5, 7, 11), (1, 7, 11), (5, 1, 11), (5, 7, 1), (1, 1, 1)):
+        a, b = integers(M, K), integers(K, N)
+        for spread in (1, 2):  # neighbours, or every other element
+            place_a = wide[: M * spread : spread, 1 : 1 + K * spread : spread].copy_(a)
+            place_b = wide.t()[24 : 24 + K * spread : spread][:, : N * spread : spread].copy_(b)
+            for left, right in ((place_a, place_b), (place_b.t(), place_a.t())):
+                rows, columns = left.shape[0], right.shape[1]
+                out = torch.full((columns, rows), torch.nan).half().t()
+                mm_out(left, right, out, unit.handle, 0)
+                assert torch.equal(out, exact(left, right))
+    problem = HgemmProblem.in_dll(library, "last")
+    assert problem.c_column_stride == 1  # of one column
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_batches_step_and_shared_matrices_stay(layouts, layout):
+    unit, library = layouts[layout]
+    a, b = integers(3, 5, 11), integers(3, 11, 7)
+    for left, right in ((a, b), (a[:1], b), (a, b[:1].expand(3, 11, 7)), (a[0], b), (a, b[1])):
+        out = torch.full((5, 3, 7), torch.nan).half().transpose(0, 1)  # batches within rows
+        mm_out(left, right, out, unit.handle, 0)
+        assert torch.equal(out, exact(left, right))
+        problem = HgemmProblem.in_dll(library, "last")
+        assert problem.batch == 3
+        assert (problem.a_batch_stride, problem.b_batch_stride) == (
+            55 if left.dim() == 3 and left.shape[0] == 3 else 0,
+            77 if right.dim() == 3 and right.stride(0) and right.shape[0] == 3 else 0,
+        )
+
+
+def test_a_stride_that_means_nothing_is_one_that_is_aligned(layouts):
+    unit, library = layouts["nt"]
+    a, b = integers(1, 11), integers(11, 1)
+    odd = a.as_strided((1, 1, 11), (13, 17, 1)), b.as_strided((1, 11, 1), (19, 1, 23))
+    out = torch.full((1, 1, 1), torch.nan).half().as_strided((1, 1, 1), (3, 5, 7))
+    mm_out(*odd, out, unit.handle, 0)
+    assert torch.equal(out[0], exact(a, b))
+    problem = HgemmProblem.in_dll(library, "last")
+    rows = problem.a_row_stride, problem.b_row_stride, problem.c_row_stride
+    columns = problem.a_column_stride, problem.b_column_stride, problem.c_column_stride
+    batches = problem.a_batch_stride, problem.b_batch_stride, problem.c_batch_stride
+    assert (rows, columns, batches) == ((0, 0, 0), (1, 1, 1), (0, 0, 0))
+
+
 def cases(a, b, out):
     """What is wrong, the arguments, and how the refusal begins. Handle and configuration are appended."""
-    column_major = b.t().contiguous().t()
     return {
         "dtype of a": ((a.half(), b, out), "a must be of the dtype that this unit is built for, bfloat16"),
         "dtype of b": ((a, b.float(), out), "b must be of the dtype"),
         "dtype of out": ((a, b, out.half()), "out must be of the dtype"),
-        "vector": ((a[0], b, out), "a must have 2 dimensions, found 1"),
-        "batch": ((a, b, out[None]), "out must have 2 dimensions, found 3"),
-        "column-major": ((a, column_major, out), "b must be row-major, found strides (1, 16)"),
-        "overlapping rows": ((a, b[:1].expand(16, 8), out), "b must be row-major, found strides (0, 1)"),
+        "vector": ((a[0], b, out), "a must have 2 or 3 dimensions, found 1"),
+        "two batch dimensions": ((a, b, out[None, None]), "out must have 2 or 3 dimensions, found 4"),
+        "batch of a": (
+            (a.expand(2, 8, 16), b, out.new_empty(3, 8, 8)),
+            "shapes do not agree: (2, 8, 16) @ (16, 8) -> (3, 8, 8)",
+        ),
+        "batch of out": ((a, b.expand(2, 16, 8), out), "shapes do not agree: (8, 16) @ (2, 16, 8) -> (8, 8)"),
+        "expanded out": ((a, b, out[:1].expand(8, 8)), "out must have a place for each element, found a stride of 0"),
+        "expanded batch": ((a, b, out.expand(2, 8, 8)), "out must have a place for each element"),
         "K": ((a, b[:8], out), "shapes do not agree: (8, 16) @ (8, 8) -> (8, 8)"),
         "M": ((a, b, out[:4]), "shapes do not agree: (8, 16) @ (16, 8) -> (4, 8)"),
         "N": ((a, b, out[:, :4]), "shapes do not agree"),
@@ -192,6 +280,9 @@ def test_what_is_no_unit_is_refused_with_its_name(binding, tmp_path):
         binding.load_unit(compile_unit(tmp_path, f"#define hgemm_scratch_bytes other\n{text}"), "cpu", "f16")
     with pytest.raises(RuntimeError, match="a unit's dtype is f16 or bf16, found f32"):
         binding.load_unit(tmp_path / "unit.so", "cpu", "f32")
+    for layout in ("n", "nx", "nnn"):
+        with pytest.raises(RuntimeError, match=f"a unit's layout is nn, nt, tn or tt, found {layout}"):
+            binding.load_unit(tmp_path / "unit.so", "cpu", "f16", layout)
 
 
 def test_the_schema_says_what_is_written():

@@ -46,7 +46,8 @@ def problem(M=128, N=128, K=128, dtype=torch.bfloat16, device="cuda", **changes)
         for name, rows, columns in (("a", M, K), ("b", K, N), ("out", M, N))
     }
     device = torch.device(device, 0) if device == "cuda" else torch.device(device)
-    return Problem(M, N, K, (), dtype, torch.float32, device=device, **operands)
+    batch = changes.get("batch", ())
+    return Problem(M, N, K, batch, dtype, torch.float32, device=device, **operands)
 
 
 def test_every_family_is_a_backend_that_declares_what_its_kernels_keep():
@@ -59,22 +60,49 @@ def test_every_family_is_a_backend_that_declares_what_its_kernels_keep():
 
 
 @BOTH
-@pytest.mark.parametrize("M", [1, 7, 129])
-def test_any_number_of_rows_is_accepted(monkeypatch, name, M):
+def test_every_extent_and_layout_is_accepted(monkeypatch, name):
     put_device(monkeypatch, HOPPER)
-    assert BACKENDS[name].accepts(problem(M=M, N=8, K=24), None) is None
-    for config in BACKENDS[name].configs:
-        assert BACKENDS[name].accepts(problem(M=M, a={"row_stride": 136}), config) is None
+    column_major = {
+        "a": {"row_stride": 1, "column_stride": 136},
+        "b": {"row_stride": 1, "column_stride": 264},
+        "out": {"row_stride": 1, "column_stride": 77},
+    }
+    for config in (None, *BACKENDS[name].configs):
+        for M, N, K in ((1, 8, 24), (1, 1, 8), (129, 56, 104)):
+            assert BACKENDS[name].accepts(problem(M=M, N=N, K=K), config) is None
+        assert (
+            BACKENDS[name].accepts(problem(M=77, N=99, K=101, a={"row_stride": 104}, b={"row_stride": 104}), config)
+            is None
+        )
+        assert BACKENDS[name].accepts(problem(**column_major), config) is None
+        assert BACKENDS[name].accepts(problem(a={"batch_stride": 8}, batch=(7,)), config) is None
+        assert BACKENDS[name].accepts(problem(out={"row_stride": 131, "alignment": 2}), config) is None  # no TMA there
 
 
 REFUSED = {
     "dtype": (problem(dtype=torch.float32), "dtype must be float16 or bfloat16, found torch.float32"),
-    "N": (problem(N=12), "N must be a multiple of 8, found N = 12"),
-    "K": (problem(K=127), "K must be a multiple of 8, found K = 127"),
-    "column-major": (problem(a={"row_stride": 1, "column_stride": 128}), "a must be row-major"),
-    "row stride": (problem(b={"row_stride": 132}), "row stride of b must be a multiple of 8 elements, found 132"),
-    "alignment": (problem(out={"alignment": 8}), "first element of out must lie on a 16-byte boundary, found one of 8"),
     "extent": (problem(M=2**31 - 256), "M must be at most 2,147,483,391, found 2,147,483,392"),
+    "batch": (problem(batch=(2, 3)), "at most one batch dimension, found a batch of shape (2, 3)"),
+}
+BEYOND_TMA = {
+    "element strides": (problem(a={"column_stride": 2, "row_stride": 256}), "found strides (256, 2)"),
+    "row stride": (
+        problem(b={"row_stride": 132}),
+        "row stride of b must be a multiple of 8 elements for TMA, found 132",
+    ),
+    "column stride": (
+        problem(b={"row_stride": 1, "column_stride": 132}),
+        "column stride of b must be a multiple of 8 elements for TMA, found 132",
+    ),
+    "zero stride": (problem(a={"row_stride": 0}), "row stride of a must not be 0 for TMA"),
+    "alignment": (
+        problem(a={"alignment": 8}),
+        "first element of a must lie on a 16-byte boundary for TMA, found one of 8",
+    ),
+    "long stride": (
+        problem(a={"row_stride": 2**39}),
+        "row stride of a must be below 2^40 bytes for TMA, found 1,099,511,627,776",
+    ),
 }
 
 
@@ -86,15 +114,12 @@ def test_a_broken_rule_is_named_with_the_value_found(monkeypatch, name, rule):
     assert message in BACKENDS[name].accepts(case, None)
 
 
-def test_only_tma_limits_the_row_stride(monkeypatch):
+@pytest.mark.parametrize("rule", BEYOND_TMA)
+def test_what_tma_cannot_address_goes_to_cp_async(monkeypatch, rule):
     put_device(monkeypatch, HOPPER)
-    wide = problem(a={"row_stride": 2**39})
-    assert BACKENDS["cuda_cp_async"].accepts(wide, None) is None
-    assert "row stride of a must be below 2^40 bytes for TMA, found 1,099,511,627,776" in BACKENDS["cuda_tma"].accepts(
-        wide, None
-    )
-    assert BACKENDS["cuda_tma"].accepts(problem(a={"row_stride": 2**39 - 8}), None) is None
-    assert BACKENDS["cuda_tma"].accepts(problem(out={"row_stride": 2**39}), None) is None  # C is stored without TMA
+    case, message = BEYOND_TMA[rule]
+    assert message in BACKENDS["cuda_tma"].accepts(case, None)
+    assert BACKENDS["cuda_cp_async"].accepts(case, None) is None
 
 
 def test_more_shared_memory_than_the_device_has_is_refused_with_both_numbers(monkeypatch):
@@ -177,13 +202,13 @@ def test_tensors_on_the_cpu_go_to_the_emulator(name):
 
 
 @BOTH
-def test_a_unit_is_loaded_once_and_then_called_directly(monkeypatch, name):
+def test_a_unit_is_loaded_once_for_each_dtype_and_layout_and_then_called_directly(monkeypatch, name):
     put_device(monkeypatch, HOPPER)
     loads, calls = [], []
 
-    def load(family, dtype, config):
-        loads.append((dtype, config))
-        return lambda *arguments: calls.append(arguments), 17, family.index(config)
+    def load(family, dtype, layout, config):
+        loads.append((dtype, layout, config))
+        return lambda *arguments: calls.append((layout, *arguments)), 17, family.index(config)
 
     monkeypatch.setattr(adapter, "_load", load)
     monkeypatch.setattr(Problem, "from_tensors", classmethod(lambda cls, a, b, out: problem()))
@@ -192,10 +217,13 @@ def test_a_unit_is_loaded_once_and_then_called_directly(monkeypatch, name):
     for config in (record.configs[1], None, record.configs[1]):
         record.run(a, a, a, config)
     record.run(a.half(), a, a, record.configs[1])
-    assert [handle for _, _, _, handle, _ in calls] == [17] * 4
-    assert calls[0][4] == 1
+    record.run(a, a.t(), a, record.configs[1])
+    record.run(a.expand(3, 8, 8).mT, a, a, record.configs[1])
+    assert [handle for *_, handle, _ in calls] == [17] * 6
+    assert [layout for layout, *_ in calls] == ["nn"] * 4 + ["nt", "tn"]
+    assert calls[0][5] == 1
     assert len(loads) == len(set(loads))
-    assert {dtype for dtype, _ in loads} == {torch.bfloat16, torch.float16}
+    assert {dtype for dtype, _, _ in loads} == {torch.bfloat16, torch.float16}
 
 
 @pytest.mark.gpu

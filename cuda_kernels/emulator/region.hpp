@@ -29,13 +29,17 @@ class Region {
       if (memory.sizes[i] > 1 && memory.strides[i] != 0)
         axes_.push_back({NAMES[i], memory.sizes[i], memory.strides[i]});
     std::sort(axes_.begin(), axes_.end(), [](const Axis& a, const Axis& b) { return a.stride > b.stride; });
-    for (const Axis& axis : axes_) {
-      elements_ *= axis.size;
-      extent_ += (axis.size - 1) * axis.stride;
+    bool interleaved = false;
+    for (size_t i = axes_.size(); i-- > 0;) {
+      interleaved |= axes_[i].stride < extent_;  // so far that of the axes within
+      elements_ *= axes_[i].size;
+      extent_ += (axes_[i].size - 1) * axes_[i].stride;
     }
-    // Views with rows that overlap are possible as inputs; then only the whole extent is known.
-    for (size_t i = 0; i + 1 < axes_.size(); ++i)
-      if (axes_[i].stride < axes_[i + 1].size * axes_[i + 1].stride) axes_ = {{"element", extent_, 1}};
+    // Of rows that overlap, or run through each other, only the whole extent is known.
+    if (interleaved) {
+      axes_ = {{"element", extent_, 1}};
+      elements_ = extent_;
+    }
     if (!writable) return;
     writers = std::make_unique<std::atomic<uint64_t>[]>(static_cast<size_t>(elements_));
     readers = std::make_unique<std::atomic<uint64_t>[]>(static_cast<size_t>(elements_));
