@@ -10,10 +10,19 @@ Importing the package compiles nothing and touches no GPU.
 
 from hgemm import ops as _ops  # noqa: F401  defines torch.ops.hgemm
 from hgemm.backends import backends, register_backend
-from hgemm.dispatch import matmul
+from hgemm.dispatch import explain, matmul
 from hgemm.emulation import EmulatorError, emulate
 from hgemm.problem import UnsupportedProblem
 
 __version__ = "0.1.0"
 
-__all__ = ["EmulatorError", "UnsupportedProblem", "__version__", "backends", "emulate", "matmul", "register_backend"]
+__all__ = [
+    "EmulatorError",
+    "UnsupportedProblem",
+    "__version__",
+    "backends",
+    "emulate",
+    "explain",
+    "matmul",
+    "register_backend",
+]

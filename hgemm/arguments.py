@@ -30,7 +30,7 @@ def check(a: Tensor, b: Tensor, out: Tensor | None) -> torch.Size:
         raise ValueError(f"out must be on the device of a and b, {a.device}, found {out.device}")
     if a.device.type not in (*DEVICE_TYPES, "meta"):
         raise ValueError(f"tensors must be on a CUDA device or on the CPU, found {a.device}")
-    if torch.is_grad_enabled():
+    if out is not None and torch.is_grad_enabled():
         for name, tensor in named:
             check_gradient(name, tensor)
     shape = product_shape(a.shape, b.shape)
@@ -42,17 +42,29 @@ def check(a: Tensor, b: Tensor, out: Tensor | None) -> torch.Size:
     return shape
 
 
+def check_memory(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Raises ValueError if writing an element of ``out`` would change an input or another element of ``out``."""
+    if name := shared_memory(a, b, out):
+        raise ValueError(f"out shares memory with {name}, which is read while out is written; pass other memory")
+    if overlaps_itself(out):
+        raise ValueError(
+            f"two elements of out are the same memory: strides {out.stride()} for shape {tuple(out.shape)}; pass "
+            "memory with a place for each element"
+        )
+
+
 def shared_memory(a: Tensor, b: Tensor, out: Tensor) -> str | None:
     """The name of the input that has an element in the memory of ``out``, or None."""
-    return "a" if overlap(a, out) else "b" if overlap(b, out) else None
+    extent = _extent(out)
+    return "a" if _overlap(a, _extent(a), out, extent) else "b" if _overlap(b, _extent(b), out, extent) else None
 
 
 def check_gradient(name: str, tensor: Tensor) -> None:
-    """Raises UnsupportedProblem if a gradient would be lost: hgemm has no derivative yet. For use in grad mode."""
+    """Raises UnsupportedProblem if a gradient would be lost in ``out``. For use in grad mode."""
     if tensor.requires_grad:
         raise UnsupportedProblem(
-            f"{name} requires grad, and hgemm.matmul has no derivative; call it under torch.no_grad(), or pass "
-            f"{name}.detach()"
+            f"{name} requires grad, and a product written into out has no derivative; leave out out, call under "
+            f"torch.no_grad(), or pass {name}.detach()"
         )
 
 
@@ -75,23 +87,59 @@ def product_shape(a: torch.Size, b: torch.Size) -> torch.Size:
 
 def overlap(x: Tensor, y: Tensor) -> bool:
     """Whether some element of ``x`` and some element of ``y`` are the same memory. Exact for any strides."""
-    start_x, end_x = _extent(x)
-    start_y, end_y = _extent(y)
+    return _overlap(x, _extent(x), y, _extent(y))
+
+
+def _overlap(x: Tensor, extent_x: tuple[int, int], y: Tensor, extent_y: tuple[int, int]) -> bool:
+    (start_x, end_x), (start_y, end_y) = extent_x, extent_y
     if end_x <= start_y or end_y <= start_x:
         return False
     if x.is_contiguous() and y.is_contiguous():
         return True
-    # Interleaved views, two column ranges of one matrix say: mark the elements of one, look for marks with the other.
     size = x.element_size()
+    if _apart_in_rows(x, y, (start_y - start_x) // size):
+        return False
+    # Interleaved in another way: mark the elements of one, look for marks with the other.
     start = min(start_x, start_y)
     marks = torch.zeros((max(end_x, end_y) - start) // size, dtype=torch.bool)
     marks.as_strided(x.shape, x.stride(), (start_x - start) // size).fill_(True)
     return bool(marks.as_strided(y.shape, y.stride(), (start_y - start) // size).any())
 
 
+def overlaps_itself(x: Tensor) -> bool:
+    """Whether two elements of ``x`` are the same memory. Exact for any strides."""
+    if x.numel() < 2 or x.is_contiguous():
+        return False
+    dimensions = sorted((stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1)
+    span = 0  # from the first element to the last, over the dimensions so far
+    for stride, size in dimensions:
+        if stride == 0:
+            return True
+        if stride <= span:
+            break
+        span += (size - 1) * stride
+    else:
+        return False
+    span = sum((size - 1) * stride for stride, size in dimensions)
+    marks = torch.zeros(span + 1, dtype=torch.bool)
+    marks.as_strided(x.shape, x.stride()).fill_(True)
+    return int(marks.sum()) < x.numel()
+
+
+def _apart_in_rows(x: Tensor, y: Tensor, distance: int) -> bool:
+    """Whether two matrices are seen at once to lie in different columns of rows of one length. ``distance``: from the
+    first element of ``x`` to that of ``y``, in elements."""
+    if x.dim() != 2 or y.dim() != 2 or x.stride() != y.stride() or x.stride(1) != 1 or x.stride(0) <= 0:
+        return False
+    first = distance % x.stride(0)
+    return first >= x.shape[1] and first + y.shape[1] <= x.stride(0)
+
+
 def _extent(x: Tensor) -> tuple[int, int]:
     """Addresses in bytes of the first element and of the end of the last one; equal if there are no elements."""
     start = x.data_ptr()
+    if x.is_contiguous():
+        return start, start + x.numel() * x.element_size()
     last = 0
     for size, stride in zip(x.shape, x.stride(), strict=True):
         if size == 0:

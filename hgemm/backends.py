@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from hgemm.config import GRAMMAR
-from hgemm.problem import Problem, row_major_rule
+from hgemm.problem import Problem
 
 DEVICE_TYPES = ("cuda", "cpu")
 
-# Takes everything that torch.matmul takes: the other backends take two row-major matrices.
+# Takes every product on every device.
 TORCH = "torch"
 
 
@@ -71,14 +71,9 @@ class Backend:
     def refuses(self, problem: Problem, config: str | None = None) -> str | None:
         """Why this backend cannot compute ``problem`` on this machine, with the value found; None if it can.
 
-        Adds to ``accepts`` what holds for all: the backend runs on the problem's device, and every backend but
-        "torch" takes single row-major matrices only.
+        Adds to ``accepts`` what holds for all: the backend runs on the problem's device.
         """
-        if rule := self.refuses_device(problem.device.type):
-            return rule
-        if self.name != TORCH and (rule := row_major_rule(problem)):
-            return rule
-        return self.accepts(problem, config)
+        return self.refuses_device(problem.device.type) or self.accepts(problem, config)
 
     def check_config(self, config: str | None) -> None:
         """Raises ValueError, listing the configurations there are, if ``config`` is neither None nor one of them."""
@@ -165,10 +160,12 @@ def register_backend(
 ) -> Backend:
     """Makes a function of your own a backend: for ``matmul``, ``check``, ``bench`` and ``plot``.
 
-    ``fn(a, b, out, config)`` writes the product of the row-major matrices ``a[M, K]`` and ``b[K, N]`` into
-    ``out[M, N]``: fp16 or bf16, all on one device, none empty. ``accepts(problem, config)`` returns the rule that a
-    product breaks, with the value found, or None if ``fn`` can take it; left out, every product is taken. ``configs``
-    are names of your choice, the first one the default. Registering a name again replaces the earlier function.
+    ``fn(a, b, out, config)`` writes the product of the matrices ``a[M, K]`` and ``b[K, N]`` into ``out[M, N]``, or
+    that of batches of as many matrices, ``a[B, M, K]``, ``b[B, K, N]`` and ``out[B, M, N]``: fp16 or bf16, all on one
+    device, none empty, of any strides; a stride of ``a`` or ``b`` may be 0. ``accepts(problem, config)`` returns the
+    rule that a product breaks, with the value found, or None if ``fn`` can take it: ``hgemm.problem.row_major_rule``
+    is one for single row-major matrices. Left out, every product is taken. ``configs`` are names of your choice, the
+    first one the default. Registering a name again replaces the earlier function.
 
     Returns the record. Raises ValueError if the name is "auto" or a built-in backend's, TypeError if ``fn`` or
     ``accepts`` cannot be called.

@@ -1,22 +1,25 @@
 """``matmul``: checks the arguments, decides once for each kind of product who computes it, and calls that backend.
 
 A call costs a few microseconds of Python before the backend runs. All that the checks and the decision depend on,
-apart from gradients and overlapping memory, is read off the tensors into one key; a key seen before goes straight to
-its plan.
+apart from gradients and memory shared between tensors, is read off the tensors into one key; a key seen before goes
+straight to its plan.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from hgemm import arguments
+from hgemm import arguments, autocast, gradients
 from hgemm.backends import TORCH, Backend, backends, find, get
+from hgemm.folding import Folding, View, fold
 from hgemm.problem import VECTOR_BYTES, Problem, UnsupportedProblem
-from hgemm.select import choose
+from hgemm.select import Choice, choose
 
 # Types whose memory holds their elements. Other subclasses of Tensor (fake, functional, distributed) go by the ops.
 _PLAIN = frozenset((Tensor, Parameter))
@@ -26,6 +29,7 @@ class _Plan(NamedTuple):
     record: Backend
     config: str | None
     shape: torch.Size
+    folding: Folding | None  # None: the backend takes the tensors as they are
 
 
 _plans: dict[tuple[object, ...], _Plan] = {}
@@ -35,18 +39,22 @@ _PLANS_KEPT = 4096  # a few hundred bytes each
 def matmul(
     a: Tensor, b: Tensor, *, backend: str = "auto", config: str | None = None, out: Tensor | None = None
 ) -> Tensor:
-    """The product of ``a`` and ``b``: summed in fp32, rounded once to their dtype, to nearest even.
+    """The product of ``a`` and ``b`` as torch.matmul defines it: summed in fp32, rounded once to their dtype, to
+    nearest even.
 
-    ``a[M, K]`` and ``b[K, N]`` are fp16 or bf16, of one dtype and on one device, a CUDA device or the CPU. ``backend``
-    names one of ``hgemm.backends()``; "auto" takes any product that torch.matmul takes in these dtypes, and so does
-    "torch". The others take two row-major matrices: last stride 1, row stride at least the number of columns.
-    ``config`` pins one of the named backend's configurations. ``out[M, N]`` receives the product and is returned; left
-    out, a new tensor is.
+    ``a[..., M, K]`` and ``b[..., K, N]`` are fp16 or bf16, of one dtype and on one device, a CUDA device or the CPU.
+    Either may be a vector ``[K]``, and batch dimensions broadcast. Strides are free: a transposed, expanded or sliced
+    view is multiplied where it lies, never copied. ``backend`` names one of ``hgemm.backends()``, which computes or
+    refuses; "auto" takes every product. ``config`` pins one of the named backend's configurations. ``out`` has the
+    shape of the product, any strides, and nothing to be read; it receives the product and is returned.
+
+    Gradients of both operands are products by the same backend. Under autocast the operands are cast as those of
+    torch.matmul are, which leaves calls with ``out`` alone.
 
     Raises TypeError (not a dense fp16 or bf16 tensor, dtypes that differ), ValueError (shapes or devices that do not
-    fit, an unknown backend or configuration, ``out`` overlapping an input) or UnsupportedProblem (a legal product that
-    this backend cannot compute, with the rule and the backends that would take it; a tensor that requires grad, in
-    grad mode). After an error in the arguments ``out`` is as it was.
+    fit, an unknown backend or configuration, ``out`` overlapping an input or itself) or UnsupportedProblem (a legal
+    product that this backend cannot compute, with the rule and the backends that would take it; ``out`` where a
+    tensor requires grad, in grad mode). After an error in the arguments ``out`` is as it was.
     """
     if (
         type(a) in _PLAIN
@@ -55,16 +63,34 @@ def matmul(
         and not torch.compiler.is_compiling()
         and not torch._C._len_torch_dispatch_stack()
         and not torch._C._are_functorch_transforms_active()
+        and not torch._C._is_any_autocast_enabled()
+        and not (torch.is_grad_enabled() and _requires_grad(a, b, out))
     ):
         return multiply(a, b, backend, config, out)
     return _through_ops(a, b, backend, config, out)
+
+
+def explain(a: Tensor, b: Tensor, out: Tensor | None = None) -> Choice:
+    """What ``matmul(a, b, out=out)`` would compute with: the backend, its configuration, and the reason. Computes
+    nothing. Raises what ``matmul`` raises for these arguments, and ValueError for tensors without memory."""
+    shape = arguments.check(a, b, out)
+    if a.device.type == "meta":
+        raise ValueError("tensors on the meta device have no memory, which the choice depends on")
+    if out is not None:
+        arguments.check_memory(a, b, out)
+    if shape.numel() == 0 or a.shape[-1] == 0:
+        return Choice(TORCH, None, "nothing to multiply: an empty product, or zeros where K = 0")
+    if _negated(a, b, out):
+        return Choice(TORCH, None, "a lazily negated view; no kernel reads or writes one")
+    _, problem = _describe(a, b, out, shape)
+    return choose(problem)
 
 
 def multiply(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | None) -> Tensor:
     """``matmul`` of tensors that hold memory; what ``torch.ops.hgemm`` runs on the CPU and on CUDA devices."""
     key = _key(a, b, backend, config, out)
     plan = _plans.get(key) if key else None
-    if plan is None or _lost_gradient(a, b, out) or (out is not None and arguments.shared_memory(a, b, out)):
+    if plan is None or (out is not None and arguments.shared_memory(a, b, out)):
         return _multiply_unseen(a, b, backend, config, out, key)
     return _run(plan, a, b, out)
 
@@ -83,34 +109,35 @@ def _key(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | N
             a.dtype,
             a.device,
             a.data_ptr() % VECTOR_BYTES,
+            a.is_neg(),
             b.shape,
             b.stride(),
             b.dtype,
             b.device,
             b.data_ptr() % VECTOR_BYTES,
-            out is not None and (out.shape, out.stride(), out.dtype, out.device, out.data_ptr() % VECTOR_BYTES),
+            b.is_neg(),
+            out is not None
+            and (out.shape, out.stride(), out.dtype, out.device, out.data_ptr() % VECTOR_BYTES, out.is_neg()),
         )
     except (AttributeError, TypeError, RuntimeError):
         return None
 
 
-def _lost_gradient(a: Tensor, b: Tensor, out: Tensor | None) -> bool:
-    if not torch.is_grad_enabled():
-        return False
+def _requires_grad(a: Tensor, b: Tensor, out: Tensor | None) -> bool:
     return a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
 
 
 def _run(plan: _Plan, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
-    record, config, shape = plan
+    record, config, shape, folding = plan
     target = torch.empty(shape, dtype=a.dtype, device=a.device) if out is None else out
-    try:
-        record.run(a, b, target, config)
-    except RuntimeError as error:
-        if a.dim() == b.dim() == 2:
-            problem = Problem.from_tensors(a, b, target)
+    for views in ((a, b, target),) if folding is None else _views(folding, a, b, target):
+        try:
+            record.run(*views, config)
+        except RuntimeError as error:
+            problem = Problem.from_tensors(*views)
             if rule := record.refuses(problem, config):
                 raise _unsupported(record, rule, _takers(problem)) from error
-        raise
+            raise
     if out is not None:
         torch.autograd.graph.increment_version(out)  # so that autograd notices a saved tensor being overwritten
     return target
@@ -123,34 +150,78 @@ def _multiply_unseen(
     record = _named(backend, config)
     if a.device.type == "meta":
         return _through_ops(a, b, backend, config, out)
-    if out is not None and (name := arguments.shared_memory(a, b, out)):
-        raise ValueError(f"out shares memory with {name}, which is read while out is written; pass other memory")
+    if out is not None:
+        arguments.check_memory(a, b, out)
     if shape.numel() == 0 or a.shape[-1] == 0:
         if record is not None and (rule := record.refuses_device(a.device.type)):
             raise _unsupported(record, rule, (TORCH,))
         return torch.zeros(shape, dtype=a.dtype, device=a.device) if out is None else out.zero_()
-    if 1 in (a.dim(), b.dim()) and (record is None or record.name == TORCH):
-        product = torch.empty(shape, dtype=a.dtype, device=a.device) if out is None else out
-        _multiply_vectors(a, b, product)
-        return product
-    plain_a, plain_b = _plain_strides(a), _plain_strides(b)
-    plain_out = None if out is None else _plain_strides(out)
-    plan = _decide(plain_a, plain_b, plain_out, record, config, shape)
-    if key is not None and plain_a is a and plain_b is b and plain_out is out:
+    if name := _negated(a, b, out):
+        return _multiply_negated(a, b, record, out, name)
+    folding, problem = _describe(a, b, out, shape)
+    if record is None:
+        choice = choose(problem)
+        record, config = get(choice.backend), choice.config
+    elif rule := record.refuses(problem, config):
+        raise _unsupported(record, rule, _takers(problem))
+    elif config is None:
+        config = record.choose(problem)
+    plan = _Plan(record, config, shape, folding)
+    if key is not None:
         if len(_plans) >= _PLANS_KEPT:
             _plans.clear()
         _plans[key] = plan
-    product = _run(plan, plain_a, plain_b, plain_out)
-    return product if out is None else out
+    return _run(plan, a, b, out)
 
 
-def _multiply_vectors(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """With each vector seen as a matrix: torch.matmul would resize ``out`` to do so, and warn."""
-    if b.dim() == 1:
-        b, out = b.unsqueeze(1), out.unsqueeze(-1)
-    if a.dim() == 1:
-        a, out = a.unsqueeze(0), out.unsqueeze(-2)
-    multiply(a, b, TORCH, None, out)
+def _negated(a: Tensor, b: Tensor, out: Tensor | None) -> str | None:
+    """The name of a tensor whose memory holds the negatives of its elements, as the imaginary part of a conjugate."""
+    return "a" if a.is_neg() else "b" if b.is_neg() else "out" if out is not None and out.is_neg() else None
+
+
+def _multiply_negated(a: Tensor, b: Tensor, record: Backend | None, out: Tensor | None, name: str) -> Tensor:
+    """Torch knows of lazily negated views, and makes a copy where it needs one. No kernel does."""
+    if record is not None and record.name != TORCH:
+        way_out = "pass other memory" if name == "out" else f"pass {name}.resolve_neg()"
+        rule = f"{name} must hold its own values, found a lazily negated view; {way_out}"
+        raise _unsupported(record, rule, (TORCH,))
+    product = multiply(a.resolve_neg(), b.resolve_neg(), TORCH, None, None)
+    return product if out is None else out.copy_(product)
+
+
+def _describe(a: Tensor, b: Tensor, out: Tensor | None, shape: torch.Size) -> tuple[Folding | None, Problem]:
+    """How the product is folded, None if it needs no folding, and the problem that every launch poses.
+
+    Its alignments are those of the launch that has the least.
+    """
+    target = torch.empty(shape, dtype=a.dtype, device="meta") if out is None else out  # lies at 0: aligned
+    tensors = (a, b, target)
+    folding = fold(*(View(tuple(tensor.shape), tensor.stride()) for tensor in tensors))
+    problem = Problem.from_tensors(*next(_views(folding, a, b, target)))
+    views = (folding.a, folding.b, folding.out)
+    if len(folding.offsets) == 1 and all(
+        view.shape == tensor.shape and view.stride == tensor.stride()
+        for view, tensor in zip(views, tensors, strict=True)
+    ):
+        return None, problem
+    operands = {}
+    for name, tensor, offsets in zip(("a", "b", "out"), tensors, zip(*folding.offsets, strict=True), strict=True):
+        address = VECTOR_BYTES
+        for offset in offsets:
+            address |= tensor.data_ptr() + offset * tensor.element_size()
+        operands[name] = replace(getattr(problem, name), alignment=address & -address)
+    return folding, replace(problem, **operands)
+
+
+def _views(folding: Folding, a: Tensor, b: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """What each launch multiplies."""
+    starts = a.storage_offset(), b.storage_offset(), out.storage_offset()
+    for offset_a, offset_b, offset_out in folding.offsets:
+        yield (
+            a.as_strided(folding.a.shape, folding.a.stride, starts[0] + offset_a),
+            b.as_strided(folding.b.shape, folding.b.stride, starts[1] + offset_b),
+            out.as_strided(folding.out.shape, folding.out.stride, starts[2] + offset_out),
+        )
 
 
 def _named(backend: str, config: str | None) -> Backend | None:
@@ -170,45 +241,6 @@ def _named(backend: str, config: str | None) -> Backend | None:
     return None
 
 
-def _decide(
-    a: Tensor, b: Tensor, out: Tensor | None, record: Backend | None, config: str | None, shape: torch.Size
-) -> _Plan:
-    only_torch = _rule_of_torch_alone(a, b, out)
-    if only_torch is not None:
-        if record is not None and record.name != TORCH:
-            raise _unsupported(record, only_torch, (TORCH,))
-        return _Plan(get(TORCH), None, shape)
-    problem = Problem.from_tensors(a, b, out)
-    if record is None:
-        choice = choose(problem)
-        return _Plan(get(choice.backend), choice.config, shape)
-    if rule := record.refuses(problem, config):
-        raise _unsupported(record, rule, _takers(problem))
-    return _Plan(record, record.choose(problem) if config is None else config, shape)
-
-
-def _rule_of_torch_alone(a: Tensor, b: Tensor, out: Tensor | None) -> str | None:
-    """The rule, if only torch.matmul can read these tensors."""
-    for name, tensor in (("a", a), ("b", b)):
-        if tensor.dim() != 2:
-            return f"{name} must be a matrix (2 dimensions), found shape {tuple(tensor.shape)}; pass single matrices"
-        if tensor.is_neg():
-            return f"{name} must hold its own values, found a lazily negated view; pass {name}.resolve_neg()"
-    if out is not None and out.is_neg():
-        return "out must hold its own values, found a lazily negated view; pass other memory"
-    return None
-
-
-def _plain_strides(matrix: Tensor) -> Tensor:
-    """``matrix``, seen with the strides of a contiguous one along dimensions of size 1, where any stride is legal."""
-    if matrix.dim() != 2:
-        return matrix
-    rows, columns = matrix.shape
-    row_stride, column_stride = matrix.stride()
-    plain = (columns if rows == 1 else row_stride, 1 if columns == 1 else column_stride)
-    return matrix if plain == (row_stride, column_stride) else matrix.as_strided((rows, columns), plain)
-
-
 def _takers(problem: Problem) -> tuple[str, ...]:
     return tuple(record.name for record in backends() if record.refuses(problem) is None)
 
@@ -222,8 +254,10 @@ def _unsupported(record: Backend, rule: str, takers: tuple[str, ...]) -> Unsuppo
 
 def _through_ops(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | None) -> Tensor:
     if not torch.compiler.is_compiling():  # where the fake kernels check, which may compare symbolic sizes
+        if out is None:
+            a, b = autocast.cast(a), autocast.cast(b)
         arguments.check(a, b, out)
     if out is None:
-        return torch.ops.hgemm.mm(a, b, backend, config)
+        return gradients.product(a, b, backend, config)
     torch.ops.hgemm.mm_out(a, b, out, backend, config)
     return out

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor
 
 import hgemm
-from hgemm.backends import Backend
-from hgemm.problem import Problem, vector_rule
+from hgemm.problem import VECTOR_BYTES, Problem, row_major_rule
 from hgemm.reference import exact_integers
-from hgemm.select import PREFERENCE, choose
 
 DTYPES = [torch.float16, torch.bfloat16]
 
@@ -150,15 +148,27 @@ def test_a_call_like_one_before_is_still_checked(seen: list[Problem]) -> None:
     with pytest.raises(ValueError, match="out shares memory with a"):
         hgemm.matmul(a, b, backend="mine", out=a)
     with pytest.raises(hgemm.UnsupportedProblem, match="b requires grad"):
-        hgemm.matmul(a, b.clone().requires_grad_(), backend="mine")
+        hgemm.matmul(a, b.clone().requires_grad_(), backend="mine", out=torch.empty_like(a))
     assert len(seen) == 2
+    negative = torch._neg_view(a)
+    with pytest.raises(hgemm.UnsupportedProblem, match="a must hold its own values, found a lazily negated view"):
+        hgemm.matmul(negative, b, backend="mine", out=torch.empty_like(a))
+    for _ in range(2):
+        assert torch.equal(hgemm.matmul(a, b), expected)
+        assert torch.equal(hgemm.matmul(negative, b), -expected)
+        out = torch._neg_view(torch.full_like(a, torch.nan))
+        assert torch.equal(hgemm.matmul(a, b, out=out), expected)
 
 
 def test_a_plan_is_not_taken_for_another_problem() -> None:
     """The same call but for one thing each time, so that a key that forgets the thing would answer wrongly."""
-    hgemm.register_backend(
-        "vectors", fp64, accepts=lambda problem, config: vector_rule(problem), configs=("one", "two")
-    )
+
+    def rule(problem: Problem) -> str | None:
+        """Whole rows of 16 bytes, on 16 bytes."""
+        rows = all(not operand.row_stride % 8 and operand.alignment == VECTOR_BYTES for _, operand in problem.operands)
+        return row_major_rule(problem) or (None if rows and problem.N % 8 == 0 else "rows of 16 bytes")
+
+    hgemm.register_backend("vectors", fp64, accepts=lambda problem, config: rule(problem), configs=("one", "two"))
     flat = torch.randn(4096).half()
 
     def matrix(
@@ -252,52 +262,6 @@ def test_autograd_notices_that_a_saved_tensor_was_overwritten() -> None:
     hgemm.matmul(a, b, backend="mine", out=saved)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.backward()
-
-
-def test_on_a_cpu_auto_is_torch() -> None:
-    a, b, _ = integers(8, 8, 8)
-    choice = choose(Problem.from_tensors(a, b))
-    assert (choice.backend, choice.config) == ("torch", None)
-    assert "CPU" in choice.reason
-
-
-def on_cuda(a: Tensor, b: Tensor) -> Problem:
-    """The problem as it would be on a GPU."""
-    problem = Problem.from_tensors(a, b)
-    return Problem(**{**problem.__dict__, "device": torch.device("cuda", 0)})
-
-
-@pytest.fixture
-def ladder(monkeypatch: pytest.MonkeyPatch) -> dict[str, Backend]:
-    """Stands in for a machine with a GPU, on which ``triton`` takes whole vectors."""
-    from dataclasses import replace
-
-    from hgemm.backends import backends
-
-    triton = replace(
-        backends()["triton"],
-        unavailable=lambda device_type: None,
-        accepts=lambda problem, config: vector_rule(problem),
-        choose=lambda problem: "the default",
-    )
-    records = {"triton": triton, "torch": backends()["torch"]}
-    monkeypatch.setattr("hgemm.select.backends", lambda: records)
-    return records
-
-
-def test_on_a_gpu_auto_is_triton_where_it_takes_the_product(ladder: dict[str, Backend]) -> None:
-    assert PREFERENCE == ("triton", "torch")
-    a, b, _ = integers(8, 8, 8)
-    choice = choose(on_cuda(a, b))
-    assert (choice.backend, choice.config) == ("triton", "the default")
-
-
-def test_on_a_gpu_auto_is_torch_elsewhere_and_says_why(ladder: dict[str, Backend]) -> None:
-    a, b, _ = integers(8, 9, 8)
-    choice = choose(on_cuda(a, b))
-    assert (choice.backend, choice.config) == ("torch", None)
-    assert "N = 9" in choice.reason
-    assert "row-major" in choose(on_cuda(a, torch.ones(8, 8).half().t())).reason
 
 
 @pytest.mark.gpu

@@ -1,0 +1,64 @@
+"""The committed tables of what was fastest where, hgemm/tables/*.json; ``hgemm.ranking`` makes them."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from dataclasses import dataclass
+from importlib.resources import files
+
+import torch
+
+from hgemm.problem import Problem
+
+NEAR = 2.0  # a case speaks for sizes within this factor of its own, in each of M, N and K
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One measured size; ``ranking`` holds (backend, configuration), the fastest first."""
+
+    M: int
+    N: int
+    K: int
+    dtype: torch.dtype
+    ranking: tuple[tuple[str, str | None], ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.M}x{self.N}x{self.K}"
+
+
+def nearest(device: str, problem: Problem) -> Case | None:
+    """The case measured on a device of this name that is closest to the problem in size; None if none is near."""
+    found = [(case, _distances(case, problem)) for case in _tables().get(device, ()) if case.dtype == problem.dtype]
+    near = [(sum(distances), case.name, case) for case, distances in found if max(distances) <= math.log2(NEAR)]
+    return min(near, key=lambda entry: entry[:2])[2] if near else None
+
+
+def _distances(case: Case, problem: Problem) -> tuple[float, float, float]:
+    """How many doublings lie between the sizes."""
+    M, N, K = (abs(math.log2(getattr(problem, name) / getattr(case, name))) for name in ("M", "N", "K"))
+    return M, N, K
+
+
+@functools.cache
+def _tables() -> dict[str, tuple[Case, ...]]:
+    """The cases of every committed table, by the name of the device."""
+    tables: dict[str, tuple[Case, ...]] = {}
+    for path in sorted(files("hgemm").joinpath("tables").iterdir(), key=str):
+        if path.name.endswith(".json"):
+            document = json.loads(path.read_text(encoding="utf-8"))
+            tables[document["device"]] = tables.get(document["device"], ()) + tuple(
+                Case(
+                    case["M"],
+                    case["N"],
+                    case["K"],
+                    _DTYPES[case["dtype"]],
+                    tuple((entry["backend"], entry["config"]) for entry in case["ranking"]),
+                )
+                for case in document["cases"]
+            )
+    return tables

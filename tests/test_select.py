@@ -1,0 +1,135 @@
+"""backend="auto": what it stands for, by the committed table of a device or the documented order, and why."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import hgemm
+from hgemm import measured, ranking, select
+from hgemm.backends import Backend, backends
+from hgemm.problem import Problem, row_major_rule
+from hgemm.select import PREFERENCE, Choice, choose
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_on_a_cpu_auto_is_torch() -> None:
+    choice = hgemm.explain(torch.ones(8, 8).half(), torch.ones(8, 8).half())
+    assert (choice.backend, choice.config) == ("torch", None)
+    assert "CPU" in choice.reason
+    assert str(choice) == f"torch: {choice.reason}"
+    assert str(Choice("x", "y", "z")) == "x y: z"
+
+
+def test_explain_refuses_what_matmul_refuses_and_computes_nothing() -> None:
+    a = torch.ones(8, 8).half()
+    out = torch.full((8, 8), torch.nan).half()
+    assert hgemm.explain(a, a, out).backend == "torch"
+    assert out.isnan().all()
+    for wrong in (torch.ones(7, 8).half(), a, out.float()):
+        with pytest.raises((TypeError, ValueError)) as expected:
+            hgemm.matmul(a, a, out=wrong)
+        with pytest.raises(type(expected.value)) as found:
+            hgemm.explain(a, a, wrong)
+        assert str(found.value) == str(expected.value)
+    assert "nothing to multiply" in hgemm.explain(a[:0], a).reason
+    assert "negated" in hgemm.explain(torch._neg_view(a), a).reason
+    with pytest.raises(ValueError, match="meta"):
+        hgemm.explain(a.to("meta"), a.to("meta"))
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Backend]:
+    """Stands in for an unmeasured GPU on which Triton's kernels take row-major matrices and the rest everything."""
+
+    def on_it(record: Backend) -> Backend:
+        rows_only = record.name.startswith("triton")
+        return replace(
+            record,
+            unavailable=lambda device_type: None,
+            accepts=lambda problem, config: row_major_rule(problem) if rows_only else None,
+            choose=lambda problem: f"{record.name}'s default" if record.configs else None,
+        )
+
+    records = {record.name: on_it(record) for record in backends()}
+    monkeypatch.setattr(select, "backends", lambda: records)
+    monkeypatch.setattr(select, "_device_name", lambda device: "NVIDIA Something")
+    return records
+
+
+def on_gpu(M: int, N: int, K: int, dtype: torch.dtype = torch.float16, transposed: bool = False) -> Problem:
+    a, b = torch.empty(M, K, dtype=dtype, device="meta"), torch.empty(K, N, dtype=dtype, device="meta")
+    if transposed:
+        a = torch.empty(K, M, dtype=dtype, device="meta").t()
+    return replace(Problem.from_tensors(a, b), device=torch.device("cuda", 0))
+
+
+def test_on_an_unmeasured_gpu_the_first_that_takes_it(gpu: dict[str, Backend]) -> None:
+    assert PREFERENCE == ("triton", "triton_pointer", "cuda_cp_async", "torch")
+    assert choose(on_gpu(64, 64, 64)) == Choice("triton", "triton's default", "triton takes it")
+    choice = choose(on_gpu(64, 64, 64, transposed=True))
+    assert (choice.backend, choice.config) == ("cuda_cp_async", "cuda_cp_async's default")
+    assert "triton: a must be row-major" in choice.reason
+    gpu["cuda_cp_async"] = replace(gpu["cuda_cp_async"], accepts=lambda problem, config: "no compiler")
+    choice = choose(on_gpu(64, 64, 64, transposed=True))
+    assert (choice.backend, choice.config) == ("torch", None)
+    assert "cuda_cp_async: no compiler" in choice.reason
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_on_a_measured_gpu_the_fastest_that_takes_it(
+    dtype: torch.dtype, gpu: dict[str, Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select, "_device_name", lambda device: "NVIDIA H200")
+    document = json.loads((ROOT / "plots" / "results" / "h200-study.json").read_text())
+    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    (rows,) = (case["rows"] for case in document["cases"] if case["dtype"] == name and case["M"] == 8192)
+    medians = {
+        (row["backend"], row["config"]): sorted(row["timing"]["samples_us"])[len(row["timing"]["samples_us"]) // 2]
+        for row in rows
+        if row["role"] == "contestant" and row["backend"] not in ("torch", "cublas", "cublaslt")
+    }
+    for sizes in ((8192, 8192, 8192), (8200, 16384, 5000)):
+        choice = choose(on_gpu(*sizes, dtype))
+        assert (choice.backend, choice.config) == min(medians, key=lambda key: medians[key])
+        assert "NVIDIA H200 at 8192x8192x8192" in choice.reason
+    choice = choose(on_gpu(8192, 8192, 8192, dtype, transposed=True))
+    theirs = {key: median for key, median in medians.items() if not key[0].startswith("triton")}
+    assert (choice.backend, choice.config) == min(theirs, key=lambda key: theirs[key])
+    assert choose(on_gpu(8192, 8192, 64, dtype)).reason == "triton takes it", "no measured case is near"
+
+
+def test_the_committed_table_is_what_the_rule_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ranking.main([str(ROOT / "plots" / "results" / "h200-study.json")]) == 0
+    assert capsys.readouterr().out == (ROOT / "hgemm" / "tables" / "h200.json").read_text()
+    for path in (ROOT / "hgemm" / "tables").glob("*.json"):
+        for case in json.loads(path.read_text())["cases"]:
+            for entry in case["ranking"]:
+                record = backends()[entry["backend"]]
+                assert entry["config"] is None or entry["config"] in record.configs
+                assert record.properties.exact_integers
+
+
+def test_results_that_make_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ranking.main([]) == 2
+    assert ranking.main([str(tmp_path / "none.json")]) == 2
+    document = json.loads((ROOT / "plots" / "results" / "h200-study.json").read_text())
+    document["run"]["complete"] = False
+    (tmp_path / "part.json").write_text(json.dumps(document))
+    assert ranking.main([str(tmp_path / "part.json")]) == 2
+    captured = capsys.readouterr()
+    assert "part.json is not a complete run" in captured.err
+    assert captured.out == ""
+
+
+def test_the_nearest_case_is_the_one_with_the_fewest_doublings() -> None:
+    case = measured.nearest("NVIDIA H200", on_gpu(3000, 3000, 3000))
+    assert case is not None
+    assert case.name == "4000x4104x4072"
+    assert measured.nearest("NVIDIA H200", on_gpu(1000, 3000, 3000)) is None
+    assert measured.nearest("NVIDIA H100", on_gpu(8192, 8192, 8192)) is None
