@@ -104,6 +104,7 @@ def test_an_interrupt_is_status_130_and_keeps_the_file(tmp_path: Path, capsys: p
         (["--mnk", "4096"], "three positive integers M,N,K"),
         (["--suite", "huge"], "invalid choice: 'huge'"),
         (["--dtypes", "fp8"], "a dtype is one of bf16, fp16, found 'fp8'"),
+        (["--layouts", "nn,xt"], "a layout is one of nn, nt, tn, tt, found 'xt'"),
         (["--backends", "cutlass"], "no backend matches 'cutlass'"),
         (["--mode", "warm"], "invalid choice: 'warm'"),
         (["--rounds", "0"], "rounds must be at least 1, found 0"),

@@ -167,6 +167,21 @@ def test_operands_rotate_through_three_times_the_l2() -> None:
     assert set(Counter(last_burst).values()) == {times.calls // times.operand_sets}
 
 
+def test_operands_lie_in_memory_as_the_layout_says() -> None:
+    machine = FakeMachine()
+    layouts = ("nn", "nt", "tn", "tt")
+    outcome = run(machine, [backend("x", product(machine))], cases=cases((SHAPE,), ("bf16",), layouts=layouts))
+    found = {case.layout: (case.strides["a"], case.strides["b"]) for case in outcome.results.cases}
+    # a is 24 x 40 and b 40 x 16: row-major [columns, 1], column-major [1, rows].
+    assert found == {
+        "nn": ([40, 1], [16, 1]),
+        "nt": ([40, 1], [1, 40]),
+        "tn": ([1, 24], [16, 1]),
+        "tt": ([1, 24], [1, 40]),
+    }
+    assert all(find_row(case, "x") for case in outcome.results.cases)
+
+
 def test_kernel_mode_keeps_to_one_set_of_operands() -> None:
     machine = FakeMachine()
     times = timing(find_row(only_case(run(machine, [backend("torch", product(machine))], mode="kernel")), "torch"))

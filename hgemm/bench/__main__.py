@@ -6,6 +6,7 @@ import argparse
 import datetime
 import re
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -20,7 +21,7 @@ from hgemm.bench.plan import MODES, DutyCycle, Plan
 from hgemm.bench.progress import TerminalObserver
 from hgemm.bench.results import ResultsError, dumps, write
 from hgemm.bench.schema import Results
-from hgemm.bench.suites import DISTRIBUTIONS, DTYPES, SUITES, Shape, cases
+from hgemm.bench.suites import DISTRIBUTIONS, DTYPES, LAYOUTS, SUITES, Shape, cases
 from hgemm.bench.tables import TABLE_WIDTH, print_roofs
 
 NO_GPU = (
@@ -38,7 +39,16 @@ def parser() -> argparse.ArgumentParser:
     what = parse.add_argument_group("what is measured")
     what.add_argument("--suite", choices=list(SUITES), help="a named list of shapes (default: quick)")
     what.add_argument("--mnk", type=_shape, nargs="+", metavar="M,N,K", help="shapes, instead of a suite or with it")
-    what.add_argument("--dtypes", type=_dtypes, default=("bf16",), metavar="bf16,fp16", help="(default: bf16)")
+    what.add_argument(
+        "--dtypes", type=_names(DTYPES, "dtype"), default=("bf16",), metavar="bf16,fp16", help="(default: bf16)"
+    )
+    what.add_argument(
+        "--layouts",
+        type=_names(LAYOUTS, "layout"),
+        default=("nn",),
+        metavar="nn,nt",
+        help="of a and b: n row-major, t column-major (default: nn)",
+    )
     what.add_argument(
         "--backends",
         nargs="+",
@@ -151,7 +161,13 @@ def _plan(options: argparse.Namespace) -> Plan:
     if options.sustained and options.idle_ms:
         raise ValueError(f"--sustained means no idle, found --idle-ms {options.idle_ms:g}; leave one of them out")
     return Plan(
-        cases=cases((*shapes, *(options.mnk or ())), options.dtypes, distribution=options.data, seed=options.seed),
+        cases=cases(
+            (*shapes, *(options.mnk or ())),
+            options.dtypes,
+            layouts=options.layouts,
+            distribution=options.data,
+            seed=options.seed,
+        ),
         patterns=tuple(options.backends),
         mode=options.mode,
         duty=DutyCycle(
@@ -172,6 +188,7 @@ def _recorded(options: argparse.Namespace) -> Options:
         "suite": options.suite or (None if options.mnk else "quick"),
         "mnk": [f"{shape.M},{shape.N},{shape.K}" for shape in options.mnk or ()],
         "dtypes": list(options.dtypes),
+        "layouts": list(options.layouts),
         "backends": list(options.backends),
         "data": options.data,
         "seed": options.seed,
@@ -192,12 +209,17 @@ def _shape(text: str) -> Shape:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def _dtypes(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in DTYPES:
-            raise argparse.ArgumentTypeError(f"a dtype is one of {', '.join(DTYPES)}, found {name!r}")
-    return names
+def _names(known: Iterable[str], what: str) -> Callable[[str], tuple[str, ...]]:
+    """Reads names that are separated by commas."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(text.split(",")))
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"a {what} is one of {', '.join(known)}, found {name!r}")
+        return names
+
+    return parse
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class OperandSet:
 
 @dataclass(frozen=True)
 class Operands:
-    """Sets of equal content in different memory, row-major."""
+    """Sets of equal content in different memory; a and b in the layout of the case, out row-major."""
 
     sets: tuple[OperandSet, ...]
 
@@ -49,7 +49,10 @@ class Operands:
             values = torch.randn(rows, columns, generator=generator, device=machine.device, dtype=torch.float32)
             return values.to(dtype)
 
-        a, b = fill(shape.M, shape.K), fill(shape.K, shape.N)
+        def operand(rows: int, columns: int, letter: str) -> Tensor:
+            return fill(rows, columns) if letter == "n" else fill(columns, rows).t()
+
+        a, b = operand(shape.M, shape.K, case.layout[0]), operand(shape.K, shape.N, case.layout[1])
         first = OperandSet(a, b, torch.empty(shape.M, shape.N, dtype=dtype, device=machine.device))
         count = _rotation(case.compulsory_bytes, machine) if rotating else 1
         copies = [OperandSet(a.clone(), b.clone(), torch.empty_like(first.out)) for _ in range(count - 1)]

@@ -10,6 +10,9 @@ import torch
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The short names of dtypes, as options and results spell them."""
 
+LAYOUTS = ("nn", "nt", "tn", "tt")
+"""Of a, then b: "n" row-major, "t" column-major. The weight of an nn.Linear, as `w.t()`, is a "t" on the right."""
+
 DISTRIBUTIONS = ("normal", "zeros")
 """Entries of A and B: N(0, 1), or zeros, which draw less power, run faster and are a control, never a result."""
 
@@ -74,9 +77,17 @@ SUITES: dict[str, tuple[Shape, ...]] = {
 
 
 def cases(
-    shapes: tuple[Shape, ...], dtypes: tuple[str, ...], *, distribution: str = "normal", seed: int = 0
+    shapes: tuple[Shape, ...],
+    dtypes: tuple[str, ...],
+    *,
+    layouts: tuple[str, ...] = ("nn",),
+    distribution: str = "normal",
+    seed: int = 0,
 ) -> tuple[Case, ...]:
-    """Every shape in every dtype, dtype by dtype."""
+    """Every shape in every dtype and layout, dtype by dtype."""
     return tuple(
-        Case(shape, dtype, distribution=distribution, seed=seed) for dtype in dtypes for shape in dict.fromkeys(shapes)
+        Case(shape, dtype, layout, distribution, seed)
+        for dtype in dtypes
+        for shape in dict.fromkeys(shapes)
+        for layout in layouts
     )

@@ -17,7 +17,7 @@ def print_case(console: Console, case: CaseResult) -> None:
     """The contestants of one case beside its ceiling and torch."""
     ceiling, torch_row = find_row(case, CEILING, "roof"), find_row(case, "torch")
     table = Table(
-        title=f"{case.M} x {case.N} x {case.K}  {case.dtype}" + (" (zeros)" if case.distribution == "zeros" else ""),
+        title=_title(case),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -48,6 +48,15 @@ def print_roofs(console: Console, results: Results) -> None:
         name = f"{roof.name} {roof.dtype or ''}".strip()
         line = f"roof  {name}: {roof.value:,.0f} {roof.unit}{clock} ({roof.note})"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _title(case: CaseResult) -> str:
+    words = [f"{case.M} x {case.N} x {case.K} ", case.dtype]
+    if case.layout != "nn":
+        words.append(case.layout)
+    if case.distribution == "zeros":
+        words.append("(zeros)")
+    return " ".join(words)
 
 
 def _cells(row: Row, ceiling: Row | None, torch_row: Row | None) -> list[str]:
