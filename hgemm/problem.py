@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -54,18 +55,23 @@ class Operand:
 
     @classmethod
     def from_tensor(cls, tensor: Tensor) -> Operand:
-        """The last two dimensions of ``tensor``, and the one before them as the batch.
+        """The last two dimensions of ``tensor``, and the one before them as the batch."""
+        return cls.of(tensor.shape, tensor.stride(), alignment_of(tensor))
+
+    @classmethod
+    def of(cls, shape: Sequence[int], stride: Sequence[int], alignment: int) -> Operand:
+        """The same, of a tensor of this shape and these strides.
 
         Along a dimension of size 1 any stride is legal, and it is described with that of a matrix without gaps.
         """
-        rows, columns = tensor.shape[-2:]
-        row_stride, column_stride = tensor.stride()[-2:]
+        rows, columns = shape[-2:]
+        row_stride, column_stride = stride[-2:]
         if layout_letter(rows, columns, row_stride, column_stride) == "n":
             row_stride, column_stride = _plain_strides(rows, columns, row_stride, column_stride)
         else:
             column_stride, row_stride = _plain_strides(columns, rows, column_stride, row_stride)
-        batch_stride = tensor.stride(-3) if tensor.dim() > 2 and tensor.shape[-3] > 1 else 0
-        return cls(rows, columns, row_stride, column_stride, alignment_of(tensor), batch_stride)
+        batch_stride = stride[-3] if len(shape) > 2 and shape[-3] > 1 else 0
+        return cls(rows, columns, row_stride, column_stride, alignment, batch_stride)
 
     @property
     def letter(self) -> str:

@@ -88,6 +88,10 @@ FITS_BOTH = [
     problem(),
     problem(M=1),
     problem(M=7, N=8, K=8),
+    problem(M=7, N=8, K=13, a={"row_stride": 16}),
+    problem(N=255, out={"row_stride": 1, "column_stride": 512}, b={"row_stride": 256}),  # M is the stored row
+    problem(a={"row_stride": 1, "column_stride": 512}, b={"row_stride": 1, "column_stride": 128}),
+    problem(batch=(3,), a={"batch_stride": 64}, out={"batch_stride": 2**20}),
     problem(M=129, N=1000, K=520, dtype=torch.bfloat16),
     problem(a={"row_stride": 136}, b={"row_stride": 264}, out={"row_stride": 4096}),
     problem(device="cpu"),
@@ -98,22 +102,29 @@ FITS_POINTER = [
     problem(K=127),
     problem(a={"row_stride": 129}, out={"alignment": 2}),
     problem(M=2**31, N=8, K=8),
+    problem(a={"column_stride": 2, "row_stride": 256}, b={"row_stride": 0}),
+    problem(batch=(3,), a={"batch_stride": 63}),
 ]
 BROKEN = [
     (problem(N=255), "N must be a multiple of 8, found N = 255"),
-    (problem(K=127), "K must be a multiple of 8, found K = 127"),
-    (problem(a={"row_stride": 129}), "row stride of a must be a multiple of 8 elements, found 129"),
-    (problem(b={"row_stride": 260}), "row stride of b must be a multiple of 8 elements, found 260"),
-    (problem(out={"row_stride": 258}), "row stride of out must be a multiple of 8 elements, found 258"),
-    (problem(out={"alignment": 8}), "first element of out must lie on a 16-byte boundary, found one of 8 bytes"),
+    (problem(a={"row_stride": 129}), "row stride of a must be a multiple of 8 elements for TMA, found 129"),
+    (problem(b={"row_stride": 260}), "row stride of b must be a multiple of 8 elements for TMA, found 260"),
+    (problem(out={"row_stride": 258}), "row stride of out must be a multiple of 8 elements for TMA, found 258"),
+    (
+        problem(out={"alignment": 8}),
+        "first element of out must lie on a 16-byte boundary for TMA, found one of 8 bytes",
+    ),
+    (problem(b={"row_stride": 0}), "row stride of b must not be 0 for TMA"),
+    (
+        problem(batch=(3,), b={"batch_stride": 12}),
+        "batch stride of b must be a multiple of 8 elements for TMA, found 12",
+    ),
     (problem(M=2**31, N=8, K=8), "M must be at most 2,147,483,391, found 2,147,483,648"),
 ]
 BROKEN_FOR_BOTH = [
     (problem(dtype=torch.float32), "dtype must be float16 or bfloat16, found torch.float32"),
     (problem(accumulator=torch.float16), "accumulator must be float32, found torch.float16"),
-    (problem(batch=(3,)), "found a batch of shape (3,)"),
-    (problem(a={"row_stride": 1, "column_stride": 512}), "a must be row-major"),
-    (problem(b={"row_stride": 0}), "b must be row-major"),
+    (problem(batch=(3, 2)), "found a batch of shape (3, 2)"),
 ]
 
 
@@ -229,6 +240,17 @@ def test_the_default_weighs_waves_against_the_size_of_a_tile(
     assert records()["triton_pointer"].choose(problem(M=M, N=N, K=4096)) == "128x128x32_s3_w64x32"
 
 
+def test_a_batch_fills_the_device_with_larger_tiles_and_is_not_persistent(devices: Callable[..., None]) -> None:
+    devices(H200)
+    choose = records()["triton"].choose
+    assert choose(problem(M=256, N=256, K=4096)) == "64x64x64_s4_w32x32"
+    # 66 x 2 = 132 tiles of 128x256, one wave; 128x128: 2 waves, 49,152; 128x64: 4, 57,344.
+    assert choose(problem(M=256, N=256, K=4096, batch=(66,))) == "128x256x64_s3_w64x64"
+    column_major = {"row_stride": 1, "column_stride": 16896}
+    # Computed as 128 x 16896.
+    assert choose(problem(M=16896, N=128, K=4096, out=column_major)) == "128x128x64_s3_w64x32"
+
+
 def test_every_default_exists_fits_and_is_meant_for_its_target() -> None:
     for family in FAMILIES:
         assert family.find(family.interpreted)
@@ -294,7 +316,8 @@ def test_a_launch_brings_its_own_allocator_and_leaves_the_users(monkeypatch: pyt
     assert len(kernel.launches) == 3
     for grid, arguments, options, scratch in kernel.launches:
         assert grid == (4,)  # 2 rows of tiles, 2 columns
-        assert arguments == (a, b, out, 200, 136, 64, 64, 136, 136)
+        assert arguments == (a, b, out, 200, 136, 64, 1, 64, 136, 136, 0, 0, 0)
+        assert (options["A_LAYOUT"], options["B_LAYOUT"], options["BATCHED"]) == ("n", "n", False)
         assert options["num_warps"] == 8
         assert options["num_stages"] == 3
         assert scratch.nbytes == 4096

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -12,12 +13,11 @@ import torch
 from torch import Tensor
 
 from hgemm.backends import Backend, Properties
-from hgemm.problem import DTYPES, Problem, row_major_rule, vector_rule
+from hgemm.problem import DTYPES, Problem, batch_rule, vector_rule
 from hgemm.triton_kernels import configs, interpreter
 from hgemm.triton_kernels.configs import POINTER, TMA, Family
 
 OLDEST_TRITON = (3, 6)
-LARGEST_EXTENT = 2**31 - 1 - 256  # of a tensor descriptor: 32-bit coordinates, and one tile past an edge
 
 
 def backends() -> list[Backend]:
@@ -26,14 +26,14 @@ def backends() -> list[Backend]:
         _backend(
             POINTER,
             idea="masked pointer loads, which Triton pipelines with cp.async: the twin of cuda_cp_async",
-            rule=row_major_rule,
+            rule=batch_rule,
             # One default configuration, whatever M is.
             row_invariant=True,
         ),
         _backend(
             TMA,
             idea="tensor descriptors made on the device, loaded and stored by TMA: the twin of cuda_tma",
-            rule=_descriptor_rule,
+            rule=vector_rule,
             # The default configuration follows M; with a pinned one a row's bits do not depend on M.
             row_invariant=False,
         ),
@@ -85,7 +85,9 @@ def choose(family: Family, problem: Problem) -> str:
         return family.interpreted
     device = _device(problem)
     target = configs.target_of(_capability(device))
-    return configs.choose(family, target, device.multi_processor_count, problem.M, problem.N)
+    # A column-major out is computed transposed.
+    rows, columns = (problem.M, problem.N) if problem.out.letter == "n" else (problem.N, problem.M)
+    return configs.choose(family, target, device.multi_processor_count, rows, columns, math.prod(problem.batch))
 
 
 def run(family: Family, a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
@@ -117,16 +119,6 @@ def _backend(family: Family, idea: str, rule: Callable[[Problem], str | None], r
         choose=functools.partial(choose, family),
         run=functools.partial(run, family),
     )
-
-
-def _descriptor_rule(problem: Problem) -> str | None:
-    """The rule broken, with the value found, unless tensor descriptors can describe the operands."""
-    if broken := vector_rule(problem):
-        return broken
-    for name in ("M", "N", "K"):
-        if getattr(problem, name) > LARGEST_EXTENT:
-            return f"{name} must be at most {LARGEST_EXTENT:,}, found {getattr(problem, name):,}; split the product"
-    return None
 
 
 @functools.cache

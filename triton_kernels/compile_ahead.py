@@ -42,11 +42,15 @@ def compile_ahead(
     target: int,
     aligned: bool = True,
     wide: Collection[str] = (),
+    layout: str = "nn",
+    batched: bool = False,
+    contiguous: bool = True,
 ) -> Compiled:
     """What Triton makes of a configuration for ``target``, a compute capability as 10 major + minor.
 
-    ``aligned``: for bases, strides, N and K that allow 16-byte copies; only ``triton_pointer`` also takes others.
+    ``aligned``: for bases, strides and rows that allow 16-byte copies; only ``triton_pointer`` also takes others.
     ``wide``: the numbers among the kernel's arguments that are 64-bit, as they are in a launch from 2^31 on.
+    ``layout``: letters for A and B as in ``Problem.layout``. ``contiguous``: stored rows have neighbouring elements.
     Raises RuntimeError if TRITON_INTERPRET is set, because then nothing compiles in this process, and whatever Triton
     raises if it cannot compile.
     """
@@ -58,11 +62,16 @@ def compile_ahead(
     if not isinstance(kernel, triton.JITFunction):
         raise RuntimeError("TRITON_INTERPRET was set when Triton was loaded: unset it and start again to compile")
     options = launch_options(config)
-    constants = {name: value for name, value in options.items() if name in kernel.arg_names}
-    if "PERSISTENT" in kernel.arg_names:
-        constants.setdefault("PERSISTENT", False)
-    if "ALIGNMENT" in kernel.arg_names:
-        constants["ALIGNMENT"] = VECTOR_ELEMENTS if aligned else 1
+    known = {
+        "PERSISTENT": False,
+        "ALIGNMENT": VECTOR_ELEMENTS if aligned else 1,
+        "CONTIGUOUS": contiguous,
+        "BATCHED": batched,
+        "A_LAYOUT": layout[0],
+        "B_LAYOUT": layout[1],
+        **options,
+    }
+    constants = {name: value for name, value in known.items() if name in kernel.arg_names}
     signature = {
         **dict.fromkeys(kernel.arg_names, "i32"),
         **dict.fromkeys(wide, "i64"),

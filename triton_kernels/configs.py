@@ -5,8 +5,8 @@ A configuration is named as in ``hgemm.config``; its warp tiles say how many war
 mma.sync (sm_80, sm_120) the step being multiplied is in registers, and S stages are S - 1 buffers: there the twin of a
 CUDA kernel with S buffers has S + 1 stages.
 
-Shared memory is what the compiler reports: the same for fp16 and bf16, and in Triton 3.6, 3.7 and 3.9. Registers a
-thread are those of Triton 3.7.1.
+Shared memory is what the compiler reports for row-major operands: the same for fp16 and bf16, and in Triton 3.6, 3.7
+and 3.9. A column-major A adds up to 32 bytes. Registers a thread are those of Triton 3.7.1.
 """
 
 from __future__ import annotations
@@ -129,20 +129,22 @@ def target_of(capability: tuple[int, int]) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(family: Family, target: int, multiprocessors: int, M: int, N: int) -> str:
-    """The default configuration of ``family`` for an M x N product, until there is a tuned one.
+def choose(family: Family, target: int, multiprocessors: int, M: int, N: int, batches: int = 1) -> str:
+    """The default configuration of ``family`` for M x N products, until there is a tuned one.
 
     The multiprocessors take one tile each at a time, so the time is that of the waves, ceil(tiles / multiprocessors),
     times that of a tile: its multiply-adds for each step of K, and the reading of its operands, of which a small tile
-    does more for the same work. The least wins; of equals, the larger tile.
+    does more for the same work. The least wins; of equals, the larger tile. For batches no program is persistent: each
+    batch has descriptors of its own, so that the pipeline would not run on from one tile into the next.
     """
 
     def cost(name: str) -> int:
         tile_m, tile_n = (config := family.find(name).config).tile_m, config.tile_n
-        tiles = -(-M // tile_m) * -(-N // tile_n)
+        tiles = -(-M // tile_m) * -(-N // tile_n) * batches
         return -(-tiles // multiprocessors) * (tile_m * tile_n + OPERAND_COST * (tile_m + tile_n))
 
-    return min(family.preferred[target], key=cost)
+    name = min(family.preferred[target], key=cost)
+    return name if batches == 1 else name.removesuffix("_persistent")
 
 
 @functools.cache

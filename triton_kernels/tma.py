@@ -1,8 +1,9 @@
 """C = A B with tensor descriptors made on the device: TMA loads and stores, the twin of ``cuda_kernels/tma.cuh``.
 
-Constraints: row-major fp16 or bf16 operands; any M from 1; K, N and row strides multiples of 8 elements (16 bytes) and
-bases on 16 bytes, which no device checks: see ``adapter.accepts``; M, N, K below 2^31 - 256, since a descriptor counts
-in 32 bits. Loads past an edge give zeros, stores past it are dropped.
+Constraints: fp16 or bf16 operands, each row- or column-major; any M, N, K and number of batches from 1. The first
+element, the stored rows and the matrices of a batch lie on 16 bytes, and a stored row of C ends there, which no device
+checks: see ``problem.vector_rule``. M, N, K are below 2^31 - 256, since a descriptor counts in 32 bits. Loads past an
+edge give zeros, stores past it are dropped in whole chunks of 16 bytes.
 """
 
 # Triton would take the annotation of an argument for the type to compile it for.
@@ -18,13 +19,18 @@ import triton.language as tl
 from torch import Tensor
 
 from hgemm.triton_kernels.configs import launch_options
+from hgemm.triton_kernels.operands import Arrangement, arrange
 
 # Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
 from .arithmetic import multiply_accumulate, rounded
 from .tile_order import grouped_tile, tile_count
 
 # A new shape must not mean a new compilation, and a descriptor gains nothing from knowing these numbers.
-RUNTIME_NUMBERS = ("M", "N", "K", "stride_a", "stride_b", "stride_c")
+RUNTIME_NUMBERS = (
+    *("M", "N", "K", "batches"),
+    *("stride_a", "stride_b", "stride_c"),
+    *("batch_a", "batch_b", "batch_c"),
+)
 
 
 @triton.jit(do_not_specialize=RUNTIME_NUMBERS)
@@ -35,35 +41,82 @@ def matmul_tma(
     M,
     N,
     K,
-    stride_a,  # elements from one row to the next
+    batches,
+    stride_a,  # elements from one stored row to the next
     stride_b,
     stride_c,
+    batch_a,  # elements from one matrix to the next
+    batch_b,
+    batch_c,
+    A_LAYOUT: tl.constexpr,  # "n": the stored rows are those of the matrix, "t": its columns; those of c are its rows
+    B_LAYOUT: tl.constexpr,
+    BATCHED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     PERSISTENT: tl.constexpr = False,
 ):
-    a_descriptor = tl.make_tensor_descriptor(a, [M, K], [stride_a, 1], [BLOCK_M, BLOCK_K])
-    b_descriptor = tl.make_tensor_descriptor(b, [K, N], [stride_b, 1], [BLOCK_K, BLOCK_N])
-    c_descriptor = tl.make_tensor_descriptor(c, [M, N], [stride_c, 1], [BLOCK_M, BLOCK_N])
-
     tiles_m, tiles_n = tile_count(M, BLOCK_M), tile_count(N, BLOCK_N)
+    tiles = tiles_m * tiles_n
     program, programs = tl.program_id(0), tl.num_programs(0)
-    if PERSISTENT:
-        # Flattened into the loop over K, the tiles are one software pipeline: loads of the next begin while this one
-        # is multiplied and stored. The store finds its tile anew, so that it belongs to the end of an iteration.
-        stored = program - programs
-        for tile in tl.range(program, tiles_m * tiles_n, programs, flatten=True):
-            m, n = _origin(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
-            accumulator = _product(a_descriptor, b_descriptor, m, n, K, BLOCK_M, BLOCK_N, BLOCK_K)
-            stored += programs
-            m, n = _origin(stored, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
+    if BATCHED and PERSISTENT:
+        # Each batch has descriptors of its own, so that there is no pipeline from one tile into the next.
+        for tile in tl.range(program, tiles * batches, programs):
+            batch = (tile // tiles).to(tl.int64)
+            a_descriptor = _describe(a + batch * batch_a, M, K, stride_a, A_LAYOUT, BLOCK_M, BLOCK_K)
+            b_descriptor = _describe(b + batch * batch_b, K, N, stride_b, B_LAYOUT, BLOCK_K, BLOCK_N)
+            c_descriptor = _describe(c + batch * batch_c, M, N, stride_c, "n", BLOCK_M, BLOCK_N)
+            m, n = _origin(tile % tiles, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
+            accumulator = _product(a_descriptor, b_descriptor, m, n, K, A_LAYOUT, B_LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K)
             c_descriptor.store([m, n], rounded(accumulator, c.dtype.element_ty))
     else:
-        m, n = _origin(program, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
-        accumulator = _product(a_descriptor, b_descriptor, m, n, K, BLOCK_M, BLOCK_N, BLOCK_K)
-        c_descriptor.store([m, n], rounded(accumulator, c.dtype.element_ty))
+        if BATCHED:
+            batch = (program // tiles).to(tl.int64)
+            program = program % tiles
+            a += batch * batch_a
+            b += batch * batch_b
+            c += batch * batch_c
+        a_descriptor = _describe(a, M, K, stride_a, A_LAYOUT, BLOCK_M, BLOCK_K)
+        b_descriptor = _describe(b, K, N, stride_b, B_LAYOUT, BLOCK_K, BLOCK_N)
+        c_descriptor = _describe(c, M, N, stride_c, "n", BLOCK_M, BLOCK_N)
+        if PERSISTENT:
+            # Flattened into the loop over K, the tiles are one software pipeline: loads of the next begin while this
+            # one is multiplied and stored. The store finds its tile anew, so that it belongs to the end of an
+            # iteration.
+            stored = program - programs
+            for tile in tl.range(program, tiles, programs, flatten=True):
+                m, n = _origin(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
+                accumulator = _product(
+                    a_descriptor, b_descriptor, m, n, K, A_LAYOUT, B_LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K
+                )
+                stored += programs
+                m, n = _origin(stored, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
+                c_descriptor.store([m, n], rounded(accumulator, c.dtype.element_ty))
+        else:
+            m, n = _origin(program, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
+            accumulator = _product(a_descriptor, b_descriptor, m, n, K, A_LAYOUT, B_LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K)
+            c_descriptor.store([m, n], rounded(accumulator, c.dtype.element_ty))
+
+
+@triton.jit
+def _describe(
+    matrix, rows, columns, stride, LAYOUT: tl.constexpr, BLOCK_ROWS: tl.constexpr, BLOCK_COLUMNS: tl.constexpr
+):
+    """The descriptor of a matrix as it is stored: transposed if its layout is "t"."""
+    if LAYOUT == "n":
+        return tl.make_tensor_descriptor(matrix, [rows, columns], [stride, 1], [BLOCK_ROWS, BLOCK_COLUMNS])
+    else:
+        return tl.make_tensor_descriptor(matrix, [columns, rows], [stride, 1], [BLOCK_COLUMNS, BLOCK_ROWS])
+
+
+@triton.jit
+def _load(descriptor, row, column, LAYOUT: tl.constexpr):
+    """The tile of a matrix whose first element is (row, column)."""
+    if LAYOUT == "n":
+        return descriptor.load([row, column])
+    else:
+        return descriptor.load([column, row]).T
 
 
 @triton.jit
@@ -74,26 +127,41 @@ def _origin(tile, tiles_m, tiles_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 
 
 @triton.jit
-def _product(a_descriptor, b_descriptor, m, n, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+def _product(
+    a_descriptor,
+    b_descriptor,
+    m,
+    n,
+    K,
+    A_LAYOUT: tl.constexpr,
+    B_LAYOUT: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
     """The fp32 tile of ``A B`` whose first element is (m, n)."""
     accumulator = tl.full((BLOCK_M, BLOCK_N), 0, tl.float32)
     for step in range(tile_count(K, BLOCK_K)):
         k = step * BLOCK_K
-        accumulator = multiply_accumulate(a_descriptor.load([m, k]), b_descriptor.load([k, n]), accumulator)
+        a_tile = _load(a_descriptor, m, k, A_LAYOUT)
+        b_tile = _load(b_descriptor, k, n, B_LAYOUT)
+        accumulator = multiply_accumulate(a_tile, b_tile, accumulator)
     return accumulator
 
 
 def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
-    """Writes ``a[M, K] @ b[K, N]`` into ``out[M, N]``, all row-major, on the current device and stream."""
-    M, K = a.shape
-    N = b.shape[1]
+    """Writes ``a[M, K] @ b[K, N]`` into ``out[M, N]`` on the current device and stream: row- or column-major matrices,
+    or batches of them, the batch first; an ``a`` or ``b`` without a batch is used for all."""
+    p = arrange(a.shape, a.stride(), b.shape, b.stride(), out.shape, out.stride())
+    if p.swapped:
+        a, b = b, a
     options = launch_options(config)
-    programs = -(-M // options["BLOCK_M"]) * -(-N // options["BLOCK_N"])
+    programs = -(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches
     if options.get("PERSISTENT"):
         programs = min(programs, _resident_programs(a.device))
     # The descriptors lie in scratch memory that Triton asks of the allocator in the current context. Ours is set in a
     # copy of that context: it works in any thread, and the caller's own allocator stays as it is.
-    contextvars.copy_context().run(_launch_with_scratch, (programs,), a, b, out, M, N, K, options)
+    contextvars.copy_context().run(_launch_with_scratch, (programs,), a, b, out, p, options)
 
 
 @functools.cache
@@ -103,7 +171,7 @@ def _resident_programs(device: torch.device) -> int:
 
 
 def _launch_with_scratch(
-    grid: tuple[int], a: Tensor, b: Tensor, out: Tensor, M: int, N: int, K: int, options: dict[str, Any]
+    grid: tuple[int], a: Tensor, b: Tensor, out: Tensor, p: Arrangement, options: dict[str, Any]
 ) -> None:
     def allocate(size: int, alignment: int, stream: int | None) -> Tensor:
         # torch's allocator aligns to 512 bytes, more than a descriptor needs, and orders the reuse of the memory
@@ -111,4 +179,15 @@ def _launch_with_scratch(
         return torch.empty(size, dtype=torch.int8, device=a.device)
 
     triton.set_allocator(allocate)
-    matmul_tma[grid](a, b, out, M, N, K, a.stride(0), b.stride(0), out.stride(0), **options)
+    matmul_tma[grid](
+        a,
+        b,
+        out,
+        *(p.M, p.N, p.K, p.batches),
+        *(p.stride_a, p.stride_b, p.stride_c),
+        *(p.batch_a, p.batch_b, p.batch_c),
+        A_LAYOUT=p.a_layout,
+        B_LAYOUT=p.b_layout,
+        BATCHED=p.batches > 1,
+        **options,
+    )

@@ -1,0 +1,148 @@
+"""The Triton kernels on every layout, stride and batch: exact where interpreted, the same instructions compiled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy
+import pytest
+import torch
+import triton
+from placements import BATCHES, FORMS, SHARINGS, placed, untouched
+
+from hgemm.backends import get
+from hgemm.cuda_kernels.configs import LAYOUTS
+from hgemm.devices import LIMITS
+from hgemm.problem import Problem
+from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead
+from hgemm.triton_kernels.configs import POINTER, TMA, Family
+from hgemm.triton_kernels.operands import arrange
+
+BY_TMA = ("dense", "padded")
+FITS = [(POINTER, form) for form in FORMS] + [(TMA, form) for form in BY_TMA]
+OUT_FORMS = ("n dense", "n padded", "t dense", "t padded")
+
+
+@pytest.fixture
+def interpreter() -> None:
+    if triton.__version__.startswith("3.6.") and tuple(map(int, numpy.__version__.split(".")[:2])) >= (2, 4):
+        pytest.skip(str(get("triton").unavailable("cpu")))
+
+
+def check(family: Family, config: str | None, shape: tuple[int, int, int], *placement: str) -> None:
+    a, b, out, expected = placed(shape, torch.bfloat16, *placement)
+    record = get(family.name)
+    assert record.refuses(Problem.from_tensors(a, b, out)) is None
+    record.run(a, b, out, config)
+    assert torch.equal(out, expected), placement
+    assert untouched(out), placement
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("family", "form"), FITS, ids=lambda value: getattr(value, "name", value))
+def test_every_placement_is_exact(interpreter: None, family: Family, form: str, layout: str) -> None:
+    # Both end within a tile in each extent; TMA asks for rows on 16 bytes.
+    shape = (72, 80, 40) if form in BY_TMA else (67, 75, 37)
+    for index, sharing in enumerate(SHARINGS):
+        check(family, None, shape, layout, form, OUT_FORMS[index % 4], sharing)
+    if family is POINTER:
+        for out_form in ("n odd", "t strided"):
+            check(family, None, shape, layout, form, out_form, "batch")
+
+
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+def test_tiles_of_several_batches_do_not_mix(interpreter: None, layout: str) -> None:
+    # Several tiles in each extent of each matrix; the persistent programs walk from one batch into the next.
+    for family, config in (
+        (POINTER, "128x128x32_s3_w64x32"),
+        (TMA, "64x64x64_s4_w32x32"),
+        (TMA, "128x256x64_s3_w64x64_persistent"),
+    ):
+        check(family, config, (136, 264, 72), layout, "dense", "n dense", "batch")
+
+
+@pytest.mark.parametrize(("M", "N", "K"), [(1, 8, 5), (13, 8, 1), (8, 1, 13), (1, 1, 1), (3, 16, 35)])
+def test_vectors_and_ragged_extents_with_odd_strides(interpreter: None, M: int, N: int, K: int) -> None:
+    memory = [torch.full((64, 64), torch.nan).half() for _ in range(3)]
+    generator = torch.Generator().manual_seed(0)
+    a, b = memory[0][:M, :K], memory[1][:K, :N]
+    for operand in (a, b):
+        operand.copy_(torch.randint(-4, 5, operand.shape, generator=generator))
+    out = memory[2][:M, :N] if N % 8 == 0 else memory[2].t()[:M, :N]
+    expected = (a.double() @ b.double()).half()
+    if 1 in (M, N, K):  # any stride is legal along an extent of 1
+        a, b, out = (
+            view.as_strided(view.shape, [77 if n == 1 else s for n, s in zip(view.shape, view.stride(), strict=True)])
+            for view in (a, b, out)
+        )
+    problem = Problem.from_tensors(a, b, out)
+    for name in ("triton_pointer", "triton"):
+        if rule := get(name).refuses(problem):
+            assert (name, (M, N, K)) == ("triton", (1, 1, 1)), rule
+            continue
+        get(name).run(a, b, out.fill_(torch.nan), None)
+        assert torch.equal(out, expected), name
+        assert untouched(out), name
+
+
+def test_the_numbers_of_an_arrangement() -> None:
+    a, b, out = (torch.empty(shape).half() for shape in ((BATCHES, 16, 24), (32, 24), (BATCHES, 16, 32)))
+    found = arrange(a.shape, a.stride(), b.t().shape, b.t().stride(), out.shape, out.stride())
+    assert (found.swapped, found.a_layout, found.b_layout) == (False, "n", "t")
+    assert (found.M, found.N, found.K, found.batches) == (16, 32, 24, BATCHES)
+    assert (found.stride_a, found.stride_b, found.stride_c) == (24, 24, 32)
+    assert (found.batch_a, found.batch_b, found.batch_c) == (16 * 24, 0, 16 * 32)
+    assert (found.contiguous, found.alignment) == (True, 8)
+    turned = arrange(b.shape, b.stride(), a.mT.shape, a.mT.stride(), out.mT.shape, out.mT.stride())
+    assert turned == found._replace(swapped=True)
+    odd = arrange((3, 5), (5, 1), (5, 8), (8, 1), (3, 8), (8, 1))
+    assert (odd.contiguous, odd.alignment) == (True, 1)
+    strided = arrange((8, 8), (16, 2), (8, 8), (8, 1), (8, 8), (8, 1))
+    assert (strided.contiguous, strided.column_a, strided.alignment) == (False, 2, 1)
+    single = arrange((1, 5), (77, 1), (5, 1), (1, 99), (1, 1), (3, 3))
+    assert (single.stride_a, single.stride_b) == (8, 8)
+
+
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
+        yield
+
+
+def compiled(family: Family, config: str, layout: str, target: int, batched: bool) -> Compiled:
+    made = compile_ahead(family, config, torch.bfloat16, target, layout=layout, batched=batched)
+    stated = family.find(config).shared_bytes[target]
+    assert stated <= made.shared_bytes <= stated + 32 * (layout[0] == "t")
+    assert made.shared_bytes <= LIMITS[divmod(target, 10)].shared_bytes_per_block
+    assert made.spill_loads == 0
+    assert ("wgmma" if target == 90 else "mma.sync") in made.ptx
+    return made
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("target", [90, 120])
+def test_every_layout_is_loaded_by_tma(own_cache: None, target: int, layout: str) -> None:
+    made = compiled(TMA, "128x128x64_s3_w64x32", layout, target, batched=layout == "nt")
+    assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
+    assert not re.search(r"\bld\.global\b[^\n]*\.b16", made.ptx)
+    if target == 90:  # a transposed tile is read by wgmma where it lies, not copied
+        assert made.registers <= 96
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("target", [90, 120])
+def test_every_layout_is_copied_16_bytes_at_a_time(own_cache: None, target: int, layout: str) -> None:
+    made = compiled(POINTER, "128x128x32_s3_w64x32", layout, target, batched=layout == "nt")
+    copies = re.findall(r"cp\.async\.(c[ag])\.shared\.global\s*\[[^]]*\]\s*,\s*\[[^]]*\]\s*,\s*(\w+)", made.ptx)
+    assert {(kind, int(size, 0)) for kind, size in copies} == {("cg", 16)}
+
+
+def test_persistent_batches_and_strided_elements_compile(own_cache: None) -> None:
+    compile_ahead(TMA, "128x256x64_s3_w64x64_persistent", torch.bfloat16, 90, batched=True, layout="tn")
+    wide = ("M", "stride_a", "column_b", "batch_c")
+    made = compile_ahead(
+        POINTER, "128x128x32_s2_w64x32", torch.bfloat16, 90, aligned=False, contiguous=False, batched=True, wide=wide
+    )
+    assert made.spill_loads == 0
