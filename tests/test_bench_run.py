@@ -170,7 +170,7 @@ def test_operands_rotate_through_three_times_the_l2() -> None:
 def test_operands_lie_in_memory_as_the_layout_says() -> None:
     machine = FakeMachine()
     layouts = ("nn", "nt", "tn", "tt")
-    outcome = run(machine, [backend("x", product(machine))], cases=cases((SHAPE,), ("bf16",), layouts=layouts))
+    outcome = run(machine, [backend("torch", product(machine))], cases=cases((SHAPE,), ("bf16",), layouts=layouts))
     found = {case.layout: (case.strides["a"], case.strides["b"]) for case in outcome.results.cases}
     # a is 24 x 40 and b 40 x 16: row-major [columns, 1], column-major [1, rows].
     assert found == {
@@ -179,7 +179,7 @@ def test_operands_lie_in_memory_as_the_layout_says() -> None:
         "tn": ([1, 24], [16, 1]),
         "tt": ([1, 24], [1, 40]),
     }
-    assert all(find_row(case, "x") for case in outcome.results.cases)
+    assert all(find_row(case, "torch") for case in outcome.results.cases)
 
 
 def test_kernel_mode_keeps_to_one_set_of_operands() -> None:
