@@ -75,8 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     mpl.use("Agg")  # no window, no display needed
     console = Console(highlight=False, soft_wrap=True, quiet=options.json)
+    folder = options.out or default_folder()
     try:
-        study = (on_gpu if torch.cuda.is_available() else on_cpu)(options.out or default_folder(), console)
+        folder.mkdir(parents=True, exist_ok=True)  # at once: a folder that cannot be made is known before the work
+        study = (on_gpu if torch.cuda.is_available() else on_cpu)(folder, console)
     except (OSError, ResultsError) as error:
         print(f"hgemm.study: {error}", file=sys.stderr)
         return 2

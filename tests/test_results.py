@@ -105,7 +105,11 @@ def timed(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: timed(d)["timing"]["clocks"]["sm_mhz"].pop(), f"{ROW}.timing.clocks.sm_mhz: expected 7 entries"),
         (lambda d: timed(d)["timing"].update(timer="sundial"), f"{ROW}.timing.timer: expected one of 'graph'"),
         (lambda d: d["cases"][0].update(K=0), "cases[0]: sizes, flops and bytes must be positive"),
-        (lambda d: d["roofs"][0].update(samples=[]), "roofs[0]: expected a positive value with its samples"),
+        (
+            lambda d: d["roofs"][0].update(samples=[]),
+            "roofs[0]: expected a positive value below 1e+09 with its samples",
+        ),
+        (lambda d: d["roofs"][0].update(value=1e308), "roofs[0]: expected a positive value below 1e+09"),
     ],
 )
 def test_a_broken_file_is_refused_with_its_place(

@@ -26,6 +26,10 @@ class ResultsError(ValueError):
     """A results file that cannot be used; the message names the file, the place in it and the way out."""
 
 
+IMPLAUSIBLE = 1e9
+"""TFLOPS or GB/s that no device reaches: a file that says so is broken."""
+
+
 def dumps(results: Results) -> str:
     """The text of a results file. Raises ResultsError for results that the schema does not allow."""
     document = dataclasses.asdict(results)
@@ -95,8 +99,10 @@ def _validate(results: Results) -> Results:
         for number, row in enumerate(case.rows):
             _validate_row(row, f"cases[{index}].rows[{number}]")
     for index, roof in enumerate(results.roofs):
-        if roof.value <= 0 or not roof.samples:
-            raise SchemaError(f"roofs[{index}]: expected a positive value with its samples, found {roof.value}")
+        if not 0 < roof.value < IMPLAUSIBLE or not roof.samples:
+            raise SchemaError(
+                f"roofs[{index}]: expected a positive value below {IMPLAUSIBLE:g} with its samples, found {roof.value}"
+            )
     return results
 
 
