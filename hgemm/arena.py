@@ -7,15 +7,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Elements before and after the matrix, and after each row of a strided one: multiples of 16 bytes, so that the first
-# element of every row stays where a kernel that moves whole vectors can reach it.
+# Elements before the first matrix and after the last one: a multiple of 16 bytes.
 GUARD = 64
-ROW_GAP = 8
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How matrices lie in memory, in elements. By default without gaps and from 16 bytes on."""
+
+    transposed: bool = False  # stored column by column
+    gap: int = 0  # after each stored row, and so between the matrices of a batch
+    step: int = 1  # from an element to the next one of its stored row
+    offset: int = 0  # of the first element from the 16-byte boundary before it
+    repeated: bool = False  # one matrix for a whole batch: the batch stride is 0
 
 
 @dataclass(frozen=True)
 class Arena:
-    """``view[rows, columns]`` is row-major in ``memory``; ``outside`` marks the elements of memory that are not its."""
+    """``view`` lies in ``memory``; ``outside`` marks the elements of memory that are not its."""
 
     memory: Tensor
     view: Tensor
@@ -32,21 +41,34 @@ class Arena:
 
 
 def arena(
-    rows: int, columns: int, dtype: torch.dtype, device: torch.device | str, strided: bool, values: Tensor | None = None
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device | str,
+    placement: Placement,
+    values: Tensor | None = None,
 ) -> Arena:
-    """A matrix of NaN, or of ``values``, between guards of NaN; if ``strided``, with NaN between its rows too."""
-    stride = columns + (ROW_GAP if strided else 0)
-    memory = torch.full((GUARD + rows * stride + GUARD,), torch.nan, dtype=dtype, device=device)
+    """A view of ``shape``, matrices of NaN or of ``values``, between guards of NaN and with NaN in every gap.
+
+    ``shape`` is (rows, columns), or has the batch in front of them.
+    """
+    rows, columns = shape[-2:][::-1] if placement.transposed else shape[-2:]
+    stride = columns * placement.step + placement.gap
+    count = 1 if placement.repeated or len(shape) == 2 else shape[0]
+    start = GUARD + placement.offset
+    memory = torch.full((start + count * rows * stride + GUARD,), torch.nan, dtype=dtype, device=device)
 
     def inside(flat: Tensor) -> Tensor:
-        return flat[GUARD : GUARD + rows * stride].view(rows, stride)[:, :columns]
+        sizes, strides = (count, rows, columns), (rows * stride, stride, placement.step)
+        matrices = flat.as_strided(sizes, strides, start)
+        matrices = matrices.mT if placement.transposed else matrices
+        return matrices[0] if len(shape) == 2 else matrices
 
     outside = torch.ones_like(memory, dtype=torch.bool)
     inside(outside).fill_(False)
     view = inside(memory)
     if values is not None:
-        view.copy_(values)
-    return Arena(memory, view, outside, bits(memory).clone())
+        view.copy_(values[:count] if len(shape) > 2 else values)
+    return Arena(memory, view.expand(shape), outside, bits(memory).clone())
 
 
 def bits(x: Tensor) -> Tensor:

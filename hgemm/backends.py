@@ -139,6 +139,11 @@ def backends() -> Backends:
     return Backends([*_built_in().values(), *_registered.values()])
 
 
+def is_built_in(name: str) -> bool:
+    """Whether the backend of this name comes with the package."""
+    return name in _built_in()
+
+
 def find(name: str) -> Backend | None:
     """The backend called ``name``, or None."""
     return _built_in().get(name) or _registered.get(name)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import math
 import sys
@@ -21,8 +20,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from torch import Tensor
 
-from hgemm.backends import Backend, backends, get, register_backend
-from hgemm.conformance import DATA, Case, Failure, Report, cases, check_backend
+from hgemm import isolation, search
+from hgemm.backends import backends
+from hgemm.cases import Case, cases
+from hgemm.conformance import Failure, Report
+from hgemm.data import DATA
 from hgemm.problem import DTYPES
 from hgemm.reference import error_over_bound
 
@@ -66,7 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 if all is well, 1 after any failure, 2 if something that was asked for cannot be checked."""
     options = _parser().parse_args(arguments)
     try:
-        records = [_backend(name) for name in options.backend] if options.backend else list(backends())
+        if options.search and (reason := search.missing()):
+            raise ValueError(reason)
+        records = [isolation.load(name) for name in options.backend] if options.backend else list(backends())
         for record in records:
             record.check_config(options.config)
         only = Case.parse(options.case) if options.case else None
@@ -76,29 +80,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, ImportError, AttributeError) as error:
         print(f"hgemm.check: {error}", file=sys.stderr)
         return 2
-    runnable = [record for record in records if record.name not in idle]
+    spelled = {name.rpartition(":")[2]: name for name in options.backend or ()}
     dtypes = [dtype for dtype in DTYPES if options.dtype in (None, _short(dtype))]
-    total = len(dtypes) * sum(
-        1 if only else len(cases(config, options.device, options.quick))
-        for record in runnable
-        for config in ([options.config] if options.config else record.configs or (None,))
-    )
+    runs = {
+        record.name: [
+            (config, dtype)
+            for config in ([options.config] if options.config else record.configs or (None,))
+            for dtype in dtypes
+        ]
+        for record in records
+        if record.name not in idle
+    }
+    tasks = [run for of_backend in runs.values() for run in of_backend]
+    total = sum(1 if only else len(cases(config, options.device, options.quick)) for config, _ in tasks)
     reports: list[Report] = []
-    with _progress(total, hidden=options.json) as show:
-        for record in runnable:
-            reports += check_backend(
-                record,
+    with _progress(None if options.search else total, hidden=options.json) as show:
+        for backend, of_backend in runs.items():
+            name = spelled.get(backend, backend)
+            apart = options.device == "cuda" and isolation.can_isolate(name)
+            reports += (isolation.isolated_reports if apart else isolation.reports)(
+                name,
+                of_backend,
                 options.device,
-                configs=[options.config] if options.config else None,
-                dtypes=dtypes,
                 quick=options.quick,
                 only=only,
+                seconds=options.search and options.search / len(tasks),
                 before=show,
             )
     tried = {report.backend for report in reports if report.cases}
     untried = [report for report in reports if report.backend not in tried]
     passed = not untried and all(report.passed for report in reports)
-    spelled = {name.rpartition(":")[2]: name for name in options.backend or ()}
     if options.json:
         print(json.dumps(_as_json(reports, idle, options.device, passed, spelled), indent=1))
     else:
@@ -116,7 +127,7 @@ def command(report: Report, device: str, backend: str) -> str:
 
 
 def _smallest_first(report: Report) -> list[Failure]:
-    return sorted(report.failures, key=lambda failure: failure.case.M * failure.case.N * failure.case.K)
+    return sorted(report.failures, key=lambda failure: failure.case.work)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -136,6 +147,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=[_short(dtype) for dtype in DTYPES], help="only this dtype")
     parser.add_argument("--case", metavar="MxNxK:DATA", help=f"only this case; DATA is one of {', '.join(DATA)}")
     parser.add_argument("--quick", action="store_true", help="few and small shapes")
+    parser.add_argument(
+        "--search",
+        type=_seconds,
+        metavar="SECONDS",
+        help="after the cases (with --quick: instead of them) search for as long for a product that fails, the time "
+        "shared out evenly among backends, configurations and dtypes",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--device",
@@ -146,17 +164,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _backend(name: str) -> Backend:
-    """The backend called ``name``; a ``module:function`` is imported and registered under that very name."""
-    module, colon, function = name.partition(":")
-    if not colon:
-        return get(name)
-    return register_backend(function, getattr(importlib.import_module(module), function))
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"a time above 0, found {text}")
+    return seconds
 
 
 @contextmanager
-def _progress(total: int, hidden: bool) -> Iterator[Callable[[str], None]]:
-    """A function to call before each of ``total`` cases with what it is; shows it on a terminal only."""
+def _progress(total: int | None, hidden: bool) -> Iterator[Callable[[str], None]]:
+    """A function to call before each of ``total`` cases (None: nobody knows) with what it is; for a terminal only."""
     console = Console(stderr=True)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal) as progress:

@@ -1,17 +1,19 @@
 """What a backend has to get right: one case after another, each judged by arithmetic that is not the kernel's own.
 
-A case multiplies one shape with one kind of data. Operands and ``out`` lie in arenas of NaN; ``out`` starts as NaN.
-Then
+Operands and ``out`` lie in arenas of NaN; ``out`` starts as NaN. Then
 
-- the product is compared bit for bit where integers make it exact, else with the fp64 bound;
+- the product is compared bit for bit where its data make it exact, else with the fp64 bound; where nothing cancels it
+  is also held to a few units in the last place, and their mean to nearly none;
 - nothing outside of ``out`` may have changed, and no NaN be left in it;
-- what the backend's properties declare is tried: a second run, a row without the others;
+- what the backend's properties declare is tried: a second run, rows without the others, rows in another order, other
+  memory, factors that are powers of two;
 - a product that the backend refuses must raise UnsupportedProblem and leave ``out`` as it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -19,45 +21,18 @@ from torch import Tensor
 
 from hgemm.arena import Arena, arena, bits
 from hgemm.backends import Backend
-from hgemm.config import Config
-from hgemm.dispatch import matmul
-from hgemm.problem import Problem, UnsupportedProblem
-from hgemm.reference import EXACT_LIMIT, error_over_bound, exact_integers
+from hgemm.cases import Case, cases
+from hgemm.data import DATA, NOT_FINITE, values
+from hgemm.dispatch import matmul, problem_of
+from hgemm.problem import UnsupportedProblem
+from hgemm.reference import error_over_bound, mean_ulps, product_fp64, worst_ulps
 
-DATA = ("integers", "signs", "one-hot", "normal", "positive")
+__all__ = ["DATA", "Case", "Failure", "Outcome", "Report", "cases", "check_backend", "run_case"]
 
-# The tile that shapes are built around for a backend whose configurations do not say one.
-_USUAL_TILE = Config(128, 128, 32, 2, 64, 32)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One product to try; ``name`` is what ``python -m hgemm.check --case`` takes."""
-
-    M: int
-    N: int
-    K: int
-    data: str
-    strided: bool = True  # rows lie apart in memory; False: without gaps
-
-    @property
-    def name(self) -> str:
-        return f"{self.M}x{self.N}x{self.K}:{self.data}" + ("" if self.strided else ":contiguous")
-
-    @classmethod
-    def parse(cls, name: str) -> Case:
-        """Raises ValueError if ``name`` is not MxNxK:data or MxNxK:data:contiguous."""
-        shape, _, rest = name.partition(":")
-        data, _, layout = rest.partition(":")
-        sizes = shape.split("x")
-        if len(sizes) != 3 or not all(size.isdecimal() and int(size) for size in sizes):
-            raise ValueError(f"{name!r} is no case: {shape!r} should read MxNxK, three sizes of at least 1")
-        if data not in DATA:
-            raise ValueError(f"{name!r} is no case: {data!r} should be one of {', '.join(DATA)}")
-        if layout not in ("", "contiguous"):
-            raise ValueError(f"{name!r} is no case: {layout!r} should be left out or read 'contiguous'")
-        M, N, K = map(int, sizes)
-        return cls(M, N, K, data, not layout)
+# Where nothing cancels, in units in the last place: one rounding is at most 0.5 off, and 0 in the mean.
+MOST_ULPS = 2.0
+MOST_MEAN_ULPS = 0.1
+_ULPS_FROM = 1000  # elements, from which on a mean says something
 
 
 @dataclass(frozen=True)
@@ -93,45 +68,6 @@ class Report:
         return not self.failures
 
 
-def cases(config: str | None, device_type: str, quick: bool) -> list[Case]:
-    """Shapes around the tile of ``config``: one row, ragged edges, K below and around a tile and the ring of stages.
-
-    Few and small if ``quick``; with many tiles only on a GPU, because elsewhere kernels are interpreted.
-    """
-    try:
-        tile = Config.parse(config) if config else _USUAL_TILE
-    except ValueError:  # a registered backend names its configurations as it likes
-        tile = _USUAL_TILE
-    M, N, K, ring = tile.tile_m, tile.tile_n, tile.tile_k, tile.tile_k * tile.stages
-    less = max(8, N - 8)
-    if quick:
-        return [
-            Case(1, 8, 8, "normal"),
-            Case(5, 13, 17, "integers"),
-            Case(7, less, K + 8, "one-hot"),
-            Case(M - 1, N, K, "signs", strided=False),
-            Case(M + 1, N + 8, ring + 8, "integers"),
-            Case(M + 1, N + 8, ring + 8, "normal"),
-        ]
-    shapes = [
-        (1, 8, 8),
-        (3, 1, 1),
-        (5, 13, 17),
-        (1, N, K + 8),
-        (7, less, max(8, K - 8)),
-        (M - 1, N, ring - 8),
-        (M, less, ring),
-        (M, N, K),
-        (M + 1, N + 8, ring + 8),
-        (2 * M + 1, 3 * N - 8, 2 * ring + 8),
-    ]
-    if device_type == "cuda":
-        shapes += [(M - 1, N + 8, 4104), (17 * M + 3, 9 * N + 8, ring - 8), (2 * M + 7, 33 * N + 8, K)]
-    listed = [Case(*shape, data) for shape in shapes for data in DATA]
-    listed += [Case(*shape, "integers", strided=False) for shape in shapes[:9]]
-    return sorted(listed, key=lambda case: case.M * case.N * case.K)
-
-
 def check_backend(
     record: Backend,
     device: str,
@@ -164,12 +100,22 @@ def check_backend(
 
 
 def run_case(record: Backend, config: str | None, dtype: torch.dtype, device: str, case: Case) -> Outcome:
-    """Computes one case, or makes sure that it is refused as it should be."""
+    """Computes one case, or makes sure that it is refused as it should be. ``device`` is "cuda" or "cpu"."""
+    if device == "cpu":
+        return _judged(record, config, dtype, device, case)
+    side = torch.cuda.stream(torch.cuda.Stream(case.device)) if case.side_stream else nullcontext()
+    current = torch.cuda.current_device()
+    with side, torch.cuda.device(current):
+        return _judged(record, config, dtype, f"cuda:{case.device}", case)
+
+
+def _judged(record: Backend, config: str | None, dtype: torch.dtype, device: str, case: Case) -> Outcome:
     values_a, values_b, expected = _values(case, dtype, device)
-    a = arena(case.M, case.K, dtype, device, case.strided, values_a)
-    b = arena(case.K, case.N, dtype, device, case.strided, values_b)
-    out = arena(case.M, case.N, dtype, device, case.strided)
-    refused = record.refuses(Problem.from_tensors(a.view, b.view, out.view), config)
+    in_a, in_b, in_out = case.placements
+    a = arena(case.shape(case.M, case.K), dtype, device, in_a, values_a)
+    b = arena(case.shape(case.K, case.N), dtype, device, in_b, values_b)
+    out = arena(case.shape(case.M, case.N), dtype, device, in_out)
+    refused = record.refuses(problem_of(a.view, b.view, out.view), config)
     try:
         matmul(a.view, b.view, backend=record.name, config=config, out=out.view)
     except UnsupportedProblem as error:
@@ -181,74 +127,127 @@ def run_case(record: Backend, config: str | None, dtype: torch.dtype, device: st
         return Outcome(torch.inf, None, (f"raised {type(error).__name__}: {error}",))
     if refused is not None:
         return Outcome(0.0, refused, ("did not raise, though accepts() refuses this product",))
-    worst = error_over_bound(values_a, values_b, out.view)
-    faults = [*_memory_faults(a, b, out)]
+    matrices = list(zip(_each(a.view), _each(b.view), _each(out.view), strict=True))
+    worst = max(error_over_bound(*matrix) for matrix in matrices)
+    faults = [*_memory_faults(a, b, out, case.data not in NOT_FINITE)]
     if worst > 1:
         faults.append(f"error is {worst:.3g} times its bound")
-    if expected is not None and record.properties.exact_integers:
-        faults += _exactness_faults(case, out.view, expected, values_b)
+    if record.properties.exact_integers:
+        if expected is not None:
+            faults += _exactness_faults(case, out.view, expected, values_b)
+        if case.data == "positive":
+            faults += _tightness_faults(matrices)
     faults += _property_faults(record, config, case, a, b, out)
     return Outcome(worst, None, tuple(faults))
 
 
 def _values(case: Case, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor, Tensor | None]:
-    """``a``, ``b`` and, where it is known bit for bit, their product."""
-    M, N, K = case.M, case.N, case.K
-    generator = torch.Generator(device).manual_seed(M * 1_000_003 + N * 1_009 + K)
-    if case.data in ("integers", "signs"):
-        return exact_integers(M, N, K, dtype, device, generator, largest=4 if case.data == "integers" else 1)
-    if case.data == "one-hot":
-        # Each element of b holds a code of its own place, never 0; row i of a picks row source[i] of b, the last row
-        # the last one.
-        source = torch.randint(K, (M,), device=device, generator=generator)
-        source[-1] = K - 1
-        rows = torch.arange(K, device=device).unsqueeze(1)
-        codes = (37 * rows + 101 * torch.arange(N, device=device)) % (EXACT_LIMIT[dtype] - 5) + 1
-        b = codes.to(dtype)
-        a = torch.zeros(M, K, dtype=dtype, device=device).scatter_(1, source.unsqueeze(1), 1.0)
-        return a, b, b[source]
-    a, b = (torch.randn(shape, device=device, generator=generator).to(dtype) for shape in ((M, K), (K, N)))
-    return (a.abs(), b.abs(), None) if case.data == "positive" else (a, b, None)
+    """``a``, ``b`` and, where it is known bit for bit, their product; other values for each matrix of a batch."""
+    found = [values(case.data, case.M, case.N, case.K, dtype, device, seed) for seed in range(max(1, case.batch))]
+    if not case.batch:
+        return found[0]
+    a = torch.stack([found[0 if case.shared else i][0] for i in range(case.batch)])
+    b = torch.stack([matrices[1] for matrices in found])
+    return a, b, None if found[0][2] is None else product_fp64(a, b).to(dtype)
 
 
-def _memory_faults(a: Arena, b: Arena, out: Arena) -> Iterator[str]:
+def _each(x: Tensor) -> Iterable[Tensor]:
+    """The matrices of a batch, or the one."""
+    return x.unbind() if x.dim() > 2 else (x,)
+
+
+def _memory_faults(a: Arena, b: Arena, out: Arena, finite: bool) -> Iterator[str]:
     for name, operand in (("a", a), ("b", b)):
         if changed := operand.changed():
             yield f"changed {changed} elements of the input {name} or around it"
     if trespassed := out.trespassed():
         yield f"wrote {trespassed} elements outside of out"
-    if poison := int(out.view.isnan().sum()):
+    if finite and (poison := int(out.view.isnan().sum())):
         yield f"left or produced {poison} NaN in out"
 
 
+def _tightness_faults(matrices: Iterable[tuple[Tensor, Tensor, Tensor]]) -> Iterator[str]:
+    for a, b, c in matrices:
+        if (worst := worst_ulps(a, b, c)) > MOST_ULPS:
+            yield f"off by {worst:.3g} units in the last place, more than {MOST_ULPS:g}, where nothing cancels"
+        elif c.numel() >= _ULPS_FROM and abs(mean := mean_ulps(a, b, c)) > MOST_MEAN_ULPS:
+            yield f"off by {mean:+.3g} units in the last place in the mean: one rounding to nearest has no bias"
+        else:
+            continue
+        return
+
+
 def _exactness_faults(case: Case, out: Tensor, expected: Tensor, b: Tensor) -> Iterator[str]:
-    wrong = (out != expected).nonzero()
+    differ = out != expected
+    if case.data == "zeros" and out.dtype == torch.float16:
+        # The sign of a product that rounds to zero is its own; that of a sum of zeros may be either.
+        differ[..., ::2, :] |= (bits(out) != bits(expected))[..., ::2, :]
+    wrong = differ.nonzero()
     if not len(wrong):
         return
-    row, column = map(int, wrong[0])
-    (top, left), (bottom, right) = wrong.amin(0).tolist(), wrong.amax(0).tolist()
-    found = float(out[row, column])
+    *batch, _, column = map(int, wrong[0])
+    lowest, highest = wrong.amin(0).tolist()[-2:], wrong.amax(0).tolist()[-2:]
+    place = ", ".join(map(str, wrong[0].tolist()))
+    found, right = float(out[tuple(wrong[0])]), float(expected[tuple(wrong[0])])
     text = (
-        f"{len(wrong)} of {out.numel()} elements wrong, all in rows {top} to {bottom}, columns {left} to {right}; "
-        f"out[{row}, {column}] is {found:g}, should be {float(expected[row, column]):g}"
+        f"{len(wrong)} of {out.numel()} elements wrong, all in rows {lowest[0]} to {highest[0]}, "
+        f"columns {lowest[1]} to {highest[1]}; out[{place}] is {found:g}, should be {right:g}"
     )
-    if case.data == "one-hot" and len(sources := (b[:, column] == found).nonzero()):
-        text += f", which is what b[{int(sources[0])}, {column}] holds"
+    matrix = b[batch[0]] if batch else b
+    if case.data == "one-hot" and len(sources := (matrix[:, column] == found).nonzero()):
+        text += f", which is what b[{', '.join(map(str, [*batch, int(sources[0])]))}, {column}] holds"
     yield text
 
 
 def _property_faults(record: Backend, config: str | None, case: Case, a: Arena, b: Arena, out: Arena) -> Iterator[str]:
-    def again(rows: int) -> bool:
-        """Whether the first ``rows`` rows, computed without the others, have the bits that they have in ``out``."""
-        fresh = arena(rows, case.N, out.view.dtype, out.view.device, case.strided)
-        matmul(a.view[:rows], b.view, backend=record.name, config=config, out=fresh.view)
-        return torch.equal(bits(fresh.view), bits(out.view[:rows]))
-
-    rows = (case.M + 1) // 2
+    properties, rows = record.properties, (case.M + 1) // 2
     try:
-        if record.properties.deterministic and not again(case.M):
+        if properties.deterministic and not _same(record, config, case, a.view, b.view, out.view):
             yield "declared deterministic, but a second run gave other bits"
-        if record.properties.row_invariant and not again(rows):
+        if not properties.row_invariant:
+            return
+        if not _same(record, config, case, a.view[..., :rows, :], b.view, out.view[..., :rows, :]):
             yield f"declared row-invariant, but the first {rows} rows alone gave other bits"
+        if case.data == "normal":
+            yield from _relation_faults(record, config, case, a.view, b.view, out.view)
     except Exception as error:
         yield f"a further run raised {type(error).__name__}: {error}"
+
+
+def _relation_faults(
+    record: Backend, config: str | None, case: Case, a: Tensor, b: Tensor, out: Tensor
+) -> Iterator[str]:
+    """Products that have the same bits if each row is summed in one order, whatever stands around it. Those that the
+    backend refuses are left out: what they are made of may lie in another way in memory."""
+
+    def differs(left: Tensor, right: Tensor, expected: Tensor) -> bool:
+        try:
+            return not _same(record, config, case, left, right, expected)
+        except UnsupportedProblem:
+            return False
+
+    if differs(a[..., -1:, :], b, out[..., -1:, :]):
+        yield "declared row-invariant, but the last row alone gave other bits"
+    turned = a.roll(case.M // 3 + 1, -2)
+    if differs(_like(turned, case.layout[0]), b, out.roll(case.M // 3 + 1, -2)):
+        yield "declared row-invariant, but the rows in another order gave other bits"
+    if differs(_like(a, case.layout[0]), _like(b, case.layout[1]), out):
+        yield "equal operands elsewhere in memory gave other bits"
+    normal = (out.abs() > torch.finfo(out.dtype).tiny) & (out.abs() < torch.finfo(out.dtype).max / 4)
+    scaled = torch.where(normal, 2 * out, torch.nan)
+    if differs(2 * _like(a, case.layout[0]), b, scaled):
+        yield "twice an operand did not give twice the product, bit for bit"
+
+
+def _same(record: Backend, config: str | None, case: Case, a: Tensor, b: Tensor, expected: Tensor) -> bool:
+    """Whether the product has the bits of ``expected``, wherever that is a number."""
+    fresh = arena(tuple(expected.shape), expected.dtype, expected.device, case.placements[2])
+    matmul(a, b, backend=record.name, config=config, out=fresh.view)
+    # One NaN is as good as another; in a product without any, NaN stands for what is not compared.
+    free = expected.isnan() & (fresh.view.isnan() | (case.data not in NOT_FINITE))
+    return bool((free | (bits(fresh.view) == bits(expected))).all())
+
+
+def _like(x: Tensor, letter: str) -> Tensor:
+    """The same elements without gaps, stored as the layout's letter says."""
+    return x.mT.contiguous().mT if letter == "t" else x.contiguous()

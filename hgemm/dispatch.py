@@ -86,6 +86,11 @@ def explain(a: Tensor, b: Tensor, out: Tensor | None = None) -> Choice:
     return choose(problem)
 
 
+def problem_of(a: Tensor, b: Tensor, out: Tensor | None = None) -> Problem:
+    """The problem that a backend is asked about for ``matmul(a, b, out=out)``. The arguments are known to be legal."""
+    return _describe(a, b, out, arguments.product_shape(a.shape, b.shape))[1]
+
+
 def multiply(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | None) -> Tensor:
     """``matmul`` of tensors that hold memory; what ``torch.ops.hgemm`` runs on the CPU and on CUDA devices."""
     key = _key(a, b, backend, config, out)

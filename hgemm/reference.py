@@ -96,6 +96,31 @@ def _ratio(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     return torch.where(reference.isfinite(), ratio, torch.where(same, 0.0, torch.inf))
 
 
+def ulps(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """The signed errors of ``c``, in fp64, in units in the last place of its dtype at ``a b``. NaN where either is not
+    finite."""
+    reference = product_fp64(a, b)
+    smallest = torch.finfo(c.dtype).tiny
+    exponent = torch.frexp(reference.abs().clamp(min=smallest))[1] - 1
+    errors = torch.ldexp(c.double() - reference, -exponent) / torch.finfo(c.dtype).eps
+    return torch.where(reference.isfinite() & c.isfinite(), errors, torch.nan)
+
+
+def worst_ulps(a: Tensor, b: Tensor, c: Tensor) -> float:
+    """The largest error of a finite element, in units in the last place: at most 0.5 for one rounding of an exact sum.
+
+    0 if no element is finite.
+    """
+    errors = ulps(a, b, c).abs().nan_to_num(0.0)
+    return float(errors.max()) if errors.numel() else 0.0
+
+
+def mean_ulps(a: Tensor, b: Tensor, c: Tensor) -> float:
+    """The mean signed error of the finite elements, in units in the last place: near 0 if roundings have no bias, half
+    a unit towards zero if the result is cut off instead of rounded."""
+    return float(ulps(a, b, c).nanmean())
+
+
 def exact_integers(
     M: int,
     N: int,

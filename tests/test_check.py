@@ -20,8 +20,14 @@ from hgemm.backends import Properties
 from hgemm.check import SAMPLED_ROWS, main, verify
 from hgemm.config import Config
 from hgemm.conformance import DATA, Case, cases, check_backend, run_case
-from hgemm.problem import UnsupportedProblem, vector_rule
+from hgemm.problem import Problem, UnsupportedProblem
 from hgemm.reference import exact_integers
+
+
+def whole_vectors(problem: Problem, config: str | None) -> str | None:
+    """A rule of a backend of ours."""
+    return None if problem.K % 8 == 0 else f"K must be a multiple of 8, found K = {problem.K}; pad with zeros"
+
 
 Kernel = Callable[[Tensor, Tensor, Tensor, "str | None"], None]
 EVERY_CLAIM = Properties(deterministic=True, row_invariant=True)
@@ -34,7 +40,7 @@ def right(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
 
 
 def last_term_missing(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
-    out.copy_(a[:, :-1].double() @ b[:-1].double())
+    out.copy_(a[..., :-1].double() @ b[..., :-1, :].double())
 
 
 def last_column_left_out(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
@@ -174,7 +180,7 @@ def test_what_is_declared_is_tried_and_nothing_else() -> None:
 
 
 def test_a_refusal_is_an_outcome_if_it_is_done_properly() -> None:
-    record = hgemm.register_backend("subject", right, accepts=lambda problem, config: vector_rule(problem))
+    record = hgemm.register_backend("subject", right, accepts=whole_vectors)
     outcome = run_case(record, None, torch.float16, "cpu", Case(5, 13, 17, "integers"))
     assert outcome.refused == "K must be a multiple of 8, found K = 17; pad with zeros"
     assert outcome.faults == ()
@@ -214,7 +220,13 @@ def test_shapes_are_near_the_edges_of_the_tile(config: str | None, quick: bool) 
         assert any(case.K % tile.tile_k for case in listed)
         assert any(tile.tile_k > case.K for case in listed)
         assert quick or {ring - 8, ring, 2 * ring + 8} <= depths
-        assert {case.strided for case in listed} == {False, True}
+        assert {case.gap == 0 for case in listed} == {False, True}
+        assert {case.layout for case in listed} == {"nn", "nt", "tn", "tt"}
+        assert {case.batch > 0 for case in listed} == {False, True}
+        assert {case.shared for case in listed} == {False, True}
+        assert {case.out for case in listed} == {"n", "t"}
+        assert quick or {case.data for case in listed} == set(DATA)
+        assert quick or {case.offset for case in listed} == set(range(8))
         assert {case.data for case in listed} >= {"integers", "signs", "one-hot", "normal"}
         assert len(listed) == len(set(listed))
         assert all(Case.parse(case.name) == case for case in listed)
@@ -230,6 +242,9 @@ def test_shapes_are_near_the_edges_of_the_tile(config: str | None, quick: bool) 
         ("8x8x8", "'' should be one of integers"),
         ("8x8x8:nromal", "'nromal' should be one of"),
         ("8x8x8:normal:strided", "'strided' should be left out"),
+        ("8x8x8:normal:batch0", "'batch0' should be left out"),
+        ("8x8x8:normal:xn", "'xn' should be left out"),
+        ("8x8x8:normal:shared", "'shared' needs a batch"),
     ],
 )
 def test_a_case_that_cannot_be_read(name: str, complaint: str) -> None:
@@ -242,21 +257,21 @@ def test_reports_add_up() -> None:
     record = hgemm.register_backend(
         "subject",
         lambda a, b, out, config: (right if config == "good" else last_term_missing)(a, b, out, config),
-        accepts=lambda problem, config: vector_rule(problem),
+        accepts=whole_vectors,
         configs=("good", "bad"),
     )
     work: list[str] = []
     good, bad = check_backend(record, "cpu", dtypes=[torch.float16], quick=True, before=work.append)
     assert (good.backend, good.config, good.dtype) == ("subject", "good", torch.float16)
     assert good.passed
-    assert (good.cases, good.refused) == (5, 1)
+    assert (good.cases, good.refused) == (8, 1)
     assert good.refusal is not None
     assert "K = 17" in good.refusal
     assert 0 < good.worst <= 1
     assert not bad.passed
     assert bad.worst > 1
-    assert len(bad.failures) == bad.cases == 5
-    assert len(work) == 12
+    assert len(bad.failures) == bad.cases == 8
+    assert len(work) == 18
     assert work[0] == "subject good 1x8x8:normal"
 
 
@@ -306,7 +321,7 @@ def test_the_table_and_the_status(capsys: pytest.CaptureFixture[str]) -> None:
     hgemm.register_backend("subject", last_term_missing, configs=("odd",))
     assert main(["--backend", "subject", "--device", "cpu", "--quick", "--dtype", "bfloat16"]) == 1
     shown = capsys.readouterr().out
-    assert "FAILED 6" in shown
+    assert "FAILED 9" in shown
     assert "the smallest case being 1x8x8:normal" in shown
     again = shown.partition("again: python -m hgemm.check ")[2].splitlines()[0]
     assert "--config odd --dtype bfloat16 --case 1x8x8:normal" in again

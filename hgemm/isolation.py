@@ -1,0 +1,138 @@
+"""Checks in a child process with a limit, because a kernel that hangs or crashes takes its process along.
+
+The child sends a line before each case and each report when it is done. A case that sends nothing more within the
+limit has hung: the child is killed, and the case is the failure.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import multiprocessing
+import queue
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hgemm.backends import Backend, get, is_built_in, register_backend
+from hgemm.cases import Case
+from hgemm.conformance import Failure, Report, check_backend
+from hgemm.search import search
+
+Run = tuple[str | None, torch.dtype]  # a configuration and a dtype
+
+LIMIT_SECONDS = 300.0  # for one case, with the compilation that the first one may need
+_UNKNOWN = "1x1x1:integers"
+
+
+def load(name: str) -> Backend:
+    """The backend called ``name``; a ``module:function`` is imported and registered under the function's name."""
+    module, colon, function = name.partition(":")
+    if not colon:
+        return get(name)
+    return register_backend(function, getattr(importlib.import_module(module), function))
+
+
+def can_isolate(name: str) -> bool:
+    """Whether a child process can find the backend: a registration of this process alone is unknown there."""
+    return ":" in name or is_built_in(name)
+
+
+def reports(
+    name: str,
+    runs: Sequence[Run],
+    device: str,
+    *,
+    quick: bool = False,
+    only: Case | None = None,
+    seconds: float | None = None,
+    before: Callable[[str], None] = lambda work: None,
+) -> Iterator[Report]:
+    """The reports of one backend for each configuration and dtype, made in this process: the suite's, then, if
+    ``seconds`` are given for each, the search's, which takes the place of the quick suite."""
+    record = load(name)
+    for config, dtype in runs:
+        if only or not (seconds and quick):
+            yield from check_backend(
+                record, device, configs=[config], dtypes=[dtype], quick=quick, only=only, before=before
+            )
+        if seconds:
+            yield search(record, config, dtype, device, seconds, before)
+
+
+def isolated_reports(
+    name: str,
+    runs: Sequence[Run],
+    device: str,
+    *,
+    limit: float = LIMIT_SECONDS,
+    before: Callable[[str], None] = lambda work: None,
+    **options: Any,
+) -> Iterator[Report]:
+    """``reports`` from a child process. A hang or a crash ends it, and is reported as a failure of the case at hand;
+    another child goes on with the runs after it."""
+    pending = list(runs)
+    while pending:
+        with _child(name, pending, device, options) as (child, messages):
+            case = _UNKNOWN
+            while pending:
+                try:
+                    kind, value = _next(messages, child, limit)
+                except (TimeoutError, EOFError) as lost:
+                    kind, value = "error", str(lost)
+                if kind == "case":
+                    case = value.rpartition(" ")[2]
+                    before(value)
+                elif kind == "report":
+                    yield value
+                elif kind == "done":
+                    pending.pop(0)
+                else:
+                    config, dtype = pending.pop(0)
+                    failure = Failure(Case.parse(case), (value,))
+                    yield Report(name.rpartition(":")[2], config, dtype, 1, 0, None, math.inf, (failure,))
+                    break
+
+
+@contextmanager
+def _child(name: str, runs: Sequence[Run], device: str, options: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
+    context = multiprocessing.get_context("spawn")
+    messages: Any = context.Queue()
+    child = context.Process(target=_work, args=(messages, list(sys.path), name, runs, device, options), daemon=True)
+    child.start()
+    try:
+        yield child, messages
+    finally:
+        child.kill()
+        child.join()
+
+
+def _next(messages: Any, child: Any, limit: float) -> tuple[str, Any]:
+    """The next message. Raises TimeoutError after ``limit`` seconds, EOFError if the child ends without one."""
+    end = time.monotonic() + limit
+    while (left := end - time.monotonic()) > 0:
+        alive = child.is_alive()
+        try:
+            return messages.get(timeout=min(0.5, left))
+        except queue.Empty:
+            if not alive:
+                raise EOFError(f"the process ended with status {child.exitcode}") from None
+    raise TimeoutError(f"did not end within {limit:g} s")
+
+
+def _work(messages: Any, path: list[str], name: str, runs: Sequence[Run], device: str, options: dict[str, Any]) -> None:
+    """What the child does."""
+    sys.path[:] = path
+    try:
+        for run in runs:
+            for report in reports(name, [run], device, before=lambda work: messages.put(("case", work)), **options):
+                messages.put(("report", report))
+            messages.put(("done", None))
+    except Exception as error:
+        messages.put(("error", f"raised {type(error).__name__}: {error}"))
+    messages.close()
+    messages.join_thread()
