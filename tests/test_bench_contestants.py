@@ -1,13 +1,15 @@
 """Who takes part: what a pattern matches, in which order, and what is said of one that matches nothing."""
 
 import fnmatch
+from pathlib import Path
 
 import pytest
 import torch
 from bench_machine import backend
 
+import hgemm
 from hgemm.backends import Backend
-from hgemm.bench.contestants import check_patterns, choose
+from hgemm.bench.contestants import check_patterns, choose, load
 from hgemm.bench.suites import SUITES, Shape, cases
 from hgemm.problem import Problem
 
@@ -86,3 +88,26 @@ def test_every_kernel_takes_every_suite() -> None:
     for name, shapes in SUITES.items():
         assert fnmatch.fnmatch(name, "[a-z]*")
         assert all(shape.N % 8 == 0 and shape.K % 8 == 0 for shape in shapes), name
+
+
+def test_a_contestant_file_registers_backends(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import hgemm\nhgemm.register_backend('mine', lambda a, b, out, config: out.copy_(a @ b))\n")
+    assert load(path) == ["mine"]
+    assert "mine" in hgemm.backends().names
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import hgemm", "calls hgemm.register_backend for no new name"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_a_contestant_file_that_is_of_no_use_says_why(tmp_path: Path, text: str | None, reason: str) -> None:
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError, match=reason):
+        load(path)

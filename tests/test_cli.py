@@ -16,7 +16,7 @@ from hgemm.bench.results import write
 ROOT = Path(__file__).resolve().parents[1]
 
 TOOLS = sorted(
-    [path.stem for path in (ROOT / "hgemm").glob("*.py") if '__name__ == "__main__"' in path.read_text()]
+    [path.stem for path in (ROOT / "hgemm").glob("[!_]*.py") if '__name__ == "__main__"' in path.read_text()]
     + [path.parent.name for path in (ROOT / "hgemm").glob("*/__main__.py")]
 )
 

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import hgemm
 from hgemm import check
-from hgemm.bench.contestants import DEFAULT_PATTERNS, check_patterns
+from hgemm.bench.contestants import DEFAULT_PATTERNS, check_patterns, load
 from hgemm.bench.machine import CudaMachine, Machine
 from hgemm.bench.measure import Bench, Options, Outcome
 from hgemm.bench.plan import MODES, DutyCycle, Plan
@@ -55,6 +55,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="PATTERN",
         default=list(DEFAULT_PATTERNS),
         help=f"NAME, NAME:CONFIG or NAME:default, with * and ? (default: {' '.join(DEFAULT_PATTERNS)})",
+    )
+    what.add_argument(
+        "--contestant",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file that calls hgemm.register_backend: what it registers takes part",
     )
     what.add_argument("--data", choices=DISTRIBUTIONS, default="normal", help="entries of A and B; zeros are a control")
     what.add_argument("--seed", type=int, default=0, help="of the operands and of the order (default: 0)")
@@ -99,6 +107,8 @@ def main(argv: list[str] | None = None, machine: Machine | None = None, console:
     if options.out and not options.out.resolve().parent.is_dir():
         parse.error(f"the folder of {options.out} does not exist")
     try:
+        for path in options.contestant:
+            options.backends = [*options.backends, *load(path)]
         plan = _plan(options)
         check_patterns(plan.patterns, hgemm.backends())
     except ValueError as error:

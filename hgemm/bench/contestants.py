@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fnmatch
+import runpy
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import hgemm
 from hgemm.backends import Backend
@@ -53,6 +55,23 @@ class Choice:
             hgemm.matmul(s.a, s.b, backend=name, config=config, out=s.out)
 
         return call
+
+
+def load(path: Path) -> list[str]:
+    """Runs a Python file that calls ``hgemm.register_backend``, and returns the names it has registered.
+
+    Raises ValueError if it cannot be read, raises, or registers nothing.
+    """
+    before = set(hgemm.backends().names)
+    try:
+        runpy.run_path(str(path))
+    except OSError as error:
+        raise ValueError(f"--contestant {path}: {error.strerror}") from error
+    except Exception as error:
+        raise ValueError(f"--contestant {path}: {type(error).__name__}: {error}") from error
+    if registered := [name for name in hgemm.backends().names if name not in before]:
+        return registered
+    raise ValueError(f"--contestant {path}: it calls hgemm.register_backend for no new name")
 
 
 def check_patterns(patterns: Sequence[str], backends: Iterable[Backend]) -> None:

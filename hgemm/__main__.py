@@ -1,0 +1,18 @@
+"""python -m hgemm: the tools there are."""
+
+TOOLS = {
+    "study": "the whole: check, measure, draw; without a GPU what can run there",
+    "env": "what this machine can run and, for each thing it cannot, the reason",
+    "check": "right or wrong: every backend, over ragged shapes, in arenas of NaN",
+    "bench": "how fast: contestants interleaved in one run, with the ceilings of the device",
+    "plot": "the charts of a results file",
+}
+
+
+def main() -> None:
+    for tool, purpose in TOOLS.items():
+        print(f"python -m hgemm.{tool:8} {purpose}")
+
+
+if __name__ == "__main__":
+    main()
