@@ -248,8 +248,9 @@ HGEMM_DEVICE void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map,
 // the copy engine. Comes after the writes and before the barrier behind which the copy is issued.
 HGEMM_DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Copies a box from shared memory to (column, row, batch) of the tensor; what lies outside is left out, in whole chunks
-// of 16 bytes. Part of this thread's current bulk group.
+// Copies a box from shared memory to (column, row, batch) of the tensor; what lies right of it or below is left out, in
+// whole chunks of 16 bytes. The column is a multiple of 8 and, unlike a load's, not negative. Part of this thread's
+// current bulk group.
 HGEMM_DEVICE void tma_store_3d(const hgemm::TensorMap* map, uint32_t source, int column, int row, int batch) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
                "r"(source), "r"(column), "r"(row), "r"(batch)

@@ -34,7 +34,7 @@ void exchange(uint16_t* out) {
 // ---- TMA store: 128 threads fill a box, one stores it, and it is filled and stored again one row of boxes below. ----
 // 1: no proxy fence  2: the fence before the writes  3: one lane skips the fence  4: no barrier  5: no wait at the end
 // 6: fills the box again without waiting for the store  7: waits, but the others do not wait for the one that waited
-// 8: a column that is no multiple of 16 bytes
+// 8: a column that is no multiple of 16 bytes  9: one left of the tensor
 template <int Fault>
 void store(const HGEMM_GRID_CONSTANT TensorMap map) {
   const uint32_t thread = ptx::thread_index();
@@ -44,7 +44,7 @@ void store(const HGEMM_GRID_CONSTANT TensorMap map) {
     if (Fault != 1 && Fault != 2 && !(Fault == 3 && thread == 77)) ptx::fence_proxy_async();
     if (Fault != 4) ptx::barrier_sync();
     if (thread == 0) {
-      ptx::tma_store_3d(&map, ptx::shared_base(), Fault == 8 ? 4 : 0, round * ROWS, 0);
+      ptx::tma_store_3d(&map, ptx::shared_base(), Fault == 8 ? 4 : Fault == 9 ? -8 : 0, round * ROWS, 0);
       ptx::bulk_commit_group();
       if (Fault != 6 && Fault != 5) ptx::bulk_wait_group_read<0>();
       if (Fault == 5 && round == 0) ptx::bulk_wait_group_read<0>();

@@ -20,7 +20,7 @@ def emulated():
 def cases():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numbers beyond fp16 are meant
-        return {case.name: case for case in golden.cases(stores=True)}
+        return {case.name: case for case in golden.cases()}
 
 
 @pytest.mark.skipif(not golden.FILE.exists(), reason="no answers of a GPU are recorded yet")
@@ -129,13 +129,15 @@ def test_tma(emulated, cases, span, width, place):
     expected[box_rows, swizzled] = box.reshape(golden.BOX_ROWS, chunks, 8)
     assert np.array_equal(case.decode(emulated[case.name]).view(np.uint16), expected.ravel())
 
+    if min(place) < 0:  # no place for a store
+        return
     case = cases[f"tma_store_3d span {span} columns {width} at {place}"]
     box = elements(case.given).reshape(golden.BOX_ROWS, chunks, 8)[box_rows, swizzled].reshape(golden.BOX_ROWS, columns)
     expected = elements(case.output).reshape(2, golden.ROWS, golden.STRIDE)
     limit = -(-width // 8) * 8  # whole chunks
     for i in range(golden.BOX_ROWS):
         if batch < 2 and 0 <= row + i < golden.ROWS:
-            first, end = max(0, column), min(limit, column + columns)
+            first, end = column, min(limit, column + columns)
             expected[batch, row + i, first:end] = box[i, first - column : end - column]
     assert np.array_equal(case.decode(emulated[case.name]).view(np.uint16), expected.ravel())
 

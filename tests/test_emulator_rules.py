@@ -105,6 +105,7 @@ def test_a_ring_with_a_producer_warp_is_silent_and_right(library, schedule):
         ("store", 6, "race", "a bulk store may still be reading"),
         ("store", 7, "race", "released too early"),
         ("store", 8, "misaligned", "the column one of 8"),
+        ("store", 9, "out-of-bounds", "left of the tensor"),
         ("ring", 1, "race", "nothing orders"),
         ("ring", 2, "race", "released too early"),
         ("ring", 4, "race", "nothing orders"),

@@ -106,7 +106,6 @@ tma_load(const HGEMM_GRID_CONSTANT TensorMap map, uint32_t* out, uint32_t bytes,
   dump(out, bytes);
 }
 
-#ifdef HGEMM_GOLDEN_STORES  // once ptx.cuh has them
 HGEMM_KERNEL(32, 1)
 tma_store(const HGEMM_GRID_CONSTANT TensorMap map, const uint32_t* in, uint32_t bytes, int column, int row, int batch) {
   for (uint32_t offset = 0; offset < bytes; offset += 512) stage(in + offset / 4, offset);
@@ -118,7 +117,6 @@ tma_store(const HGEMM_GRID_CONSTANT TensorMap map, const uint32_t* in, uint32_t 
     ptx::bulk_wait_group_read<0>();
   }
 }
-#endif
 
 }  // namespace
 
@@ -156,12 +154,9 @@ const char* golden_tma(int store, uint16_t* tensor, uint32_t* other, int rows, i
   const Matrices matrices{tensor, rows, columns, 2, stride, int64_t{rows} * stride, false};
   if (const char* error = hgemm::encode_tensor_map(&map, matrices, {box_rows, box_columns, span})) return error;
   const uint32_t bytes = box_rows * box_columns * 2;
-#ifdef HGEMM_GOLDEN_STORES
   if (store)
     return hgemm::launch<tma_store>(1, 32, bytes, nullptr, map, const_cast<const uint32_t*>(other), bytes, column, row,
                                     batch);
-#endif
-  if (store) return "ptx.cuh has no tma_store_3d";
   return hgemm::launch<tma_load>(1, 32, bytes + 8, nullptr, map, other, bytes, column, row, batch);
 }
 

@@ -75,8 +75,8 @@ class Case:
         return np.frombuffer(zlib.decompress(base64.b64decode(answer)), np.uint8) ^ self.output.view(np.uint8)
 
 
-def cases(stores: bool) -> Iterator[Case]:
-    """Every case, in a fixed order; `stores` tells whether ptx.cuh has the TMA store."""
+def cases() -> Iterator[Case]:
+    """Every case, in a fixed order."""
     for number, name in enumerate(INSTRUCTIONS):
         kinds = ("integers", "real") if name.startswith("mma") else ("",)
         for kind in kinds:
@@ -87,11 +87,13 @@ def cases(stores: bool) -> Iterator[Case]:
                 _input(name, kind),
                 np.full(128, 0xDEADBEEF, np.uint32),
             )
-    for store in (False, True) if stores else (False,):
+    for store in (False, True):
         for span in SPANS:
             columns = span // 2 or 48
             for width in (FULL_COLUMNS, CUT_COLUMNS):
                 for place in PLACES:
+                    if store and min(place) < 0:  # the device stops with an illegal instruction
+                        continue
                     tensor = random_words(2 * ROWS * STRIDE // 2, span + width)
                     box = random_words(BOX_ROWS * columns // 2, span + 1)
                     yield Case(
@@ -126,7 +128,7 @@ def record() -> dict[str, Any]:
         return memory.cpu().numpy()
 
     place = lambda array: torch.from_numpy(array.view(np.int32).copy()).cuda()  # noqa: E731
-    answers = {case.name: case.run(library, place, fetch) for case in cases(_has_stores())}
+    answers = {case.name: case.run(library, place, fetch) for case in cases()}
     return {"device": torch.cuda.get_device_name(), "cuda": torch.version.cuda, "answers": answers}
 
 
@@ -134,23 +136,20 @@ def build_emulated() -> Path:
     """Path of golden.cu compiled for the emulator. Raises BuildError."""
     from hgemm.cuda_kernels.emulator.build import build_library
 
-    return build_library("golden", _text("emulator/ptx.hpp"))
+    return build_library("golden", _text())
 
 
 def emulate() -> dict[str, str]:
     """The answers of the emulator."""
     library = ctypes.CDLL(str(build_emulated()))
     aligned = _Aligned()
-    return {
-        case.name: case.run(library, aligned.place, lambda array: array)
-        for case in cases(_has_stores("emulator/ptx.hpp"))
-    }
+    return {case.name: case.run(library, aligned.place, lambda array: array) for case in cases()}
 
 
 def differences(recorded: dict[str, str], emulated: dict[str, str]) -> list[str]:
     """Cases in which the emulator is not right, each with what differs."""
     wrong = []
-    known = {case.name: case for case in cases(stores=True)}
+    known = {case.name: case for case in cases()}
     for name, answer in recorded.items():
         if name not in known or name not in emulated:
             wrong.append(f"{name}: the emulator has no such case")
@@ -207,13 +206,8 @@ def _address(memory: Any) -> int:
     return int(memory.ctypes.data if isinstance(memory, np.ndarray) else memory.data_ptr())
 
 
-def _has_stores(header: str = "ptx.cuh") -> bool:
-    return "tma_store_3d" in (FOLDER / header).read_text()
-
-
-def _text(header: str = "ptx.cuh") -> str:
-    define = "#define HGEMM_GOLDEN_STORES\n" if _has_stores(header) else ""
-    return f'{define}#line 1 "golden.cu"\n{SOURCE.read_text()}'
+def _text() -> str:
+    return f'#line 1 "golden.cu"\n{SOURCE.read_text()}'
 
 
 def _input(name: str, kind: str) -> np.ndarray:

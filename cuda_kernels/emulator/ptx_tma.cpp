@@ -86,6 +86,11 @@ void tma_store_3d(const hgemm::TensorMap* map, uint32_t source, int column, int 
   const CallingThread me(Operation::tma_store_3d, site);
   const TensorMapFields fields = read_tensor_map(map);
   if (!check_copy(me, fields, source, column)) return;
+  if (column < 0) {  // an H200 stops with an illegal instruction, where a load would fill in zeros
+    me.report(Kind::out_of_bounds, Space::none, 0,
+              [&] { return format("tma_store_3d is to start at column %d, left of the tensor", column); });
+    return;
+  }
   ++me.counter().executed;
   me.block.shared.begin_bulk_read(me.access, source, fields.box_bytes());
   me.lane.open_stores.push_back({me.block.copies_issued, source, fields.box_bytes()});
