@@ -1,7 +1,7 @@
-"""What a kernel of this folder is told of a product: numbers read off shapes and strides, once for each kind.
+"""A product as kernels and libraries are told of it: numbers read off shapes and strides, once for each kind.
 
-A kernel reads stored rows, along which the elements are neighbours: rows of a matrix with the letter "n", columns of
-one with "t". It writes rows of C; a column-major C is the row-major C^T = B^T A^T, so a and b change places.
+Operands are read in stored rows, along which the elements are neighbours: rows of a matrix with the letter "n", columns
+of one with "t". C is written in rows; a column-major C is the row-major C^T = B^T A^T, so a and b change places.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Arrangement(NamedTuple):
     """Of ``c[M, N] = a[M, K] b[K, N]``, once for each of ``batches``. Strides count elements: ``stride_`` from one
     stored row to the next, ``column_`` from an element to the next in it, ``batch_`` from a matrix to the next."""
 
-    swapped: bool  # the kernel's a is b transposed, its b is a transposed, its c is out transposed
+    swapped: bool  # a is here b transposed, b is a transposed, c is out transposed
     a_layout: str  # "n" or "t"
     b_layout: str
     M: int
@@ -62,6 +62,11 @@ def arrange(
         Operand.of(shape, stride, VECTOR_BYTES)
         for shape, stride in ((a_shape, a_stride), (b_shape, b_stride), (out_shape, out_stride))
     )
+    return arrange_operands(a, b, out, out_shape[0] if len(out_shape) > 2 else 1)
+
+
+def arrange_operands(a: Operand, b: Operand, out: Operand, batches: int) -> Arrangement:
+    """The same, of operands that are described already."""
     swapped = out.letter == "t"
     if swapped:
         a, b, out = b.transposed, a.transposed, out.transposed
@@ -73,7 +78,7 @@ def arrange(
         out.rows,
         out.columns,
         a.columns,
-        out_shape[0] if len(out_shape) > 2 else 1,
+        batches,
         *(_row_stride(operand) for operand in stored),
         *(operand.column_stride for operand in stored),
         *(operand.batch_stride for operand in stored),

@@ -48,7 +48,7 @@ def backends() -> list[Backend]:
             configs=(),
             properties=_FP32_REDUCTIONS,
             unavailable=functools.partial(cublas.unavailable, "cublasLt"),
-            accepts=lambda problem, config: None,
+            accepts=lambda problem, config: cublas.dense_rule(problem),
             choose=_no_config,
             run=cublaslt.run,
         ),

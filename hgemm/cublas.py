@@ -1,8 +1,8 @@
 """The vendor's GEMM, called as the library offers it: cublasGemmEx of the libcublas that torch has loaded.
 
 cuBLAS counts matrices by columns. A row-major C[M, N] = A[M, K] B[K, N] is, in the same memory, the column-major
-C^T[N, M] = B^T[N, K] A^T[K, M]: the operands change places, no matrix is transposed, and each row stride becomes the
-leading dimension.
+C^T[N, M] = B^T[N, K] A^T[K, M]: the operands change places, and the stride of the stored rows becomes the leading
+dimension. No row-major matrix is transposed; a column-major one is, as an option of the call.
 
 Sums are kept in fp32 (CUBLAS_COMPUTE_32F) and the algorithm is left to the library's heuristic. The handle is torch's,
 bound to the current stream, with whatever math mode torch has set: by default cuBLAS may then round the partial sums of
@@ -13,20 +13,22 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hgemm.problem import Problem
+from hgemm.arrangement import arrange
+from hgemm.problem import Problem, batch_rule
 
 # library_types.h and cublas_api.h
 DATA_TYPES = {torch.float16: 2, torch.bfloat16: 14}  # CUDA_R_16F, CUDA_R_16BF
 CUDA_R_32F = 0
 CUBLAS_COMPUTE_32F = 68
-CUBLAS_OP_N = 0
+CUBLAS_OPERATIONS = {"n": 0, "t": 1}  # by the letter of a layout: CUBLAS_OP_N, CUBLAS_OP_T
 CUBLAS_GEMM_DEFAULT = -1
 LARGEST_INT = 2**31 - 1
 
@@ -36,22 +38,6 @@ ZERO = ctypes.c_float(0.0)
 
 class LibraryError(RuntimeError):
     """The library is not there, or it refused a call; the message holds its own words."""
-
-
-class ColumnMajor(NamedTuple):
-    """A row-major product as cuBLAS sees it: `left` is B^T[m, k], `right` is A^T[k, n], the result C^T[m, n]."""
-
-    m: int
-    n: int
-    k: int
-    left_stride: int  # leading dimensions, in elements
-    right_stride: int
-    result_stride: int
-
-    @classmethod
-    def of_rows(cls, M: int, N: int, K: int, a_row_stride: int, b_row_stride: int, out_row_stride: int) -> ColumnMajor:
-        """The product out[M, N] = a[M, K] b[K, N] of row-major matrices."""
-        return cls(N, M, K, b_row_stride, a_row_stride, out_row_stride)
 
 
 @functools.cache
@@ -83,13 +69,29 @@ def unavailable(name: str, device_type: str) -> str | None:
 
 
 def accepts(problem: Problem, config: str | None) -> str | None:
-    """The rule broken: cublasGemmEx takes 32-bit extents and strides. The dispatcher has asked for row-major ones."""
-    numbers = {"M": problem.M, "N": problem.N, "K": problem.K}
-    numbers |= {f"the row stride of {name}": getattr(problem, name).row_stride for name in ("a", "b", "out")}
+    """The rule broken: as ``dense_rule``, and cublasGemmEx takes 32-bit extents and leading dimensions."""
+    if rule := dense_rule(problem):
+        return rule
+    numbers = {"M": problem.M, "N": problem.N, "K": problem.K, "the batch": math.prod(problem.batch)}
+    for name, operand in problem.operands:
+        which = "row" if operand.letter == "n" else "column"
+        numbers[f"the {which} stride of {name}"] = operand.stored.row_stride
     for name, value in numbers.items():
         if value > LARGEST_INT:
             return f"{name} must be at most {LARGEST_INT:,} for cublasGemmEx, found {value:,}; use backend 'cublaslt'"
     return None
+
+
+def dense_rule(problem: Problem) -> str | None:
+    """The rule broken, with the value found, unless each matrix is row- or column-major, in one batch at most."""
+    for name, operand in problem.operands:
+        if not operand.stored.row_major:
+            way_out = "allocate it so" if name == "out" else f"pass {name}.contiguous()"
+            return (
+                f"{name} must be row- or column-major (one stride 1, the other at least as long as a row or column), "
+                f"found {operand.strides_found}; {way_out}"
+            )
+    return batch_rule(problem)
 
 
 def run(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
@@ -105,32 +107,35 @@ def on_device(index: int) -> AbstractContextManager[object]:
 
 
 def gemm_ex(library: Any, handle: int, a: Tensor, b: Tensor, out: Tensor) -> None:
-    """One call of cublasGemmEx for row-major a[M, K], b[K, N] and out[M, N] of one dtype, float16 or bfloat16."""
-    (M, K), N = a.shape, b.shape[1]
-    product = ColumnMajor.of_rows(M, N, K, a.stride(0), b.stride(0), out.stride(0))
+    """One call of cublasGemmEx, or of cublasGemmStridedBatchedEx for batches, of one dtype, float16 or bfloat16.
+
+    ``a[M, K]``, ``b[K, N]`` and ``out[M, N]`` are row- or column-major; out, and a or b, may have a batch in front.
+    """
+    p = arrange(a.shape, a.stride(), b.shape, b.stride(), out.shape, out.stride())
+    left, right = (a, b) if p.swapped else (b, a)
     data_type = DATA_TYPES[a.dtype]
-    status = library.cublasGemmEx(
+    batched = p.batches > 1
+
+    def matrix(tensor: Tensor, row_stride: int, batch_stride: int) -> tuple[Any, ...]:
+        described = ctypes.c_void_p(tensor.data_ptr()), data_type, row_stride
+        return (*described, ctypes.c_longlong(batch_stride)) if batched else described
+
+    function = "cublasGemmStridedBatchedEx" if batched else "cublasGemmEx"
+    status = getattr(library, function)(
         ctypes.c_void_p(handle),
-        CUBLAS_OP_N,
-        CUBLAS_OP_N,
-        product.m,
-        product.n,
-        product.k,
+        CUBLAS_OPERATIONS[p.b_layout],
+        CUBLAS_OPERATIONS[p.a_layout],
+        *(p.N, p.M, p.K),
         ctypes.byref(ONE),
-        ctypes.c_void_p(b.data_ptr()),
-        data_type,
-        product.left_stride,
-        ctypes.c_void_p(a.data_ptr()),
-        data_type,
-        product.right_stride,
+        *matrix(left, p.stride_b, p.batch_b),
+        *matrix(right, p.stride_a, p.batch_a),
         ctypes.byref(ZERO),
-        ctypes.c_void_p(out.data_ptr()),
-        data_type,
-        product.result_stride,
+        *matrix(out, p.stride_c, p.batch_c),
+        *((p.batches,) if batched else ()),
         CUBLAS_COMPUTE_32F,
         CUBLAS_GEMM_DEFAULT,
     )
-    check(library, "cublas", status, "cublasGemmEx")
+    check(library, "cublas", status, function)
 
 
 def check(library: Any, prefix: str, status: int, function: str) -> None:

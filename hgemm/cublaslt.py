@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +21,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hgemm.cublas import CUBLAS_COMPUTE_32F, CUDA_R_32F, DATA_TYPES, ONE, ZERO, ColumnMajor, check, load, on_device
-from hgemm.problem import VECTOR_BYTES, Operand, Problem, UnsupportedProblem
+from hgemm.arrangement import Arrangement, arrange, arrange_operands
+from hgemm.cublas import (
+    CUBLAS_COMPUTE_32F,
+    CUBLAS_OPERATIONS,
+    CUDA_R_32F,
+    DATA_TYPES,
+    ONE,
+    ZERO,
+    check,
+    load,
+    on_device,
+)
+from hgemm.problem import VECTOR_BYTES, Operand, Problem, UnsupportedProblem, alignment_of
 
+# cublasLtMatmulDescAttributes_t and cublasLtMatrixLayoutAttribute_t in cublasLt.h
+TRANSPOSE_LEFT, TRANSPOSE_RIGHT = 3, 4
+BATCH_COUNT, BATCH_STRIDE = 5, 6
 # cublasLtMatmulPreferenceAttributes_t and cublasLtReductionScheme_t in cublasLt.h
 PREFER_MAX_WORKSPACE_BYTES = 1
 PREFER_REDUCTION_SCHEMES = 3
@@ -58,27 +73,28 @@ class Product(NamedTuple):
 
     device: int
     dtype: torch.dtype
-    shape: ColumnMajor
+    arrangement: Arrangement
     left_alignment: int
     right_alignment: int
     result_alignment: int
 
     @classmethod
     def of_tensors(cls, a: Tensor, b: Tensor, out: Tensor) -> Product:
-        """The product out = a @ b of row-major CUDA tensors."""
-        (M, K), N = a.shape, b.shape[1]
-        shape = ColumnMajor.of_rows(M, N, K, a.stride(0), b.stride(0), out.stride(0))
-        return cls(a.get_device(), a.dtype, shape, _alignment(b), _alignment(a), _alignment(out))
+        """The product out = a @ b of CUDA tensors."""
+        p = arrange(a.shape, a.stride(), b.shape, b.stride(), out.shape, out.stride())
+        left, right = (a, b) if p.swapped else (b, a)
+        return cls(a.get_device(), a.dtype, p, alignment_of(left), alignment_of(right), alignment_of(out))
 
     @classmethod
     def of_problem(cls, problem: Problem) -> Product:
-        """The same, read off a problem whose operands are row-major."""
+        """The same, read off a problem."""
         a, b, out = problem.a, problem.b, problem.out
-        shape = ColumnMajor.of_rows(problem.M, problem.N, problem.K, a.row_stride, b.row_stride, out.row_stride)
+        p = arrange_operands(a, b, out, math.prod(problem.batch))
+        left, right = (a, b) if p.swapped else (b, a)
         device = problem.device.index
         if device is None:
             device = torch.cuda.current_device()
-        return cls(device, problem.dtype, shape, b.alignment, a.alignment, out.alignment)
+        return cls(device, problem.dtype, p, left.alignment, right.alignment, out.alignment)
 
 
 @dataclass(frozen=True)
@@ -96,15 +112,31 @@ class Descriptors:
     def __init__(self, library: Any, product: Product) -> None:
         self._library = library
         self._made: list[tuple[str, ctypes.c_void_p]] = []
-        data_type, shape = DATA_TYPES[product.dtype], product.shape
+        self._product = product
+        p = product.arrangement
+        self.swapped = p.swapped  # out^T = b^T a^T is computed
         self.operation = self._make("cublasLtMatmulDesc", CUBLAS_COMPUTE_32F, CUDA_R_32F)
-        self.left = self._layout(data_type, shape.m, shape.k, shape.left_stride)
-        self.right = self._layout(data_type, shape.k, shape.n, shape.right_stride)
-        self.result = self._layout(data_type, shape.m, shape.n, shape.result_stride)
+        for attribute, letter in ((TRANSPOSE_LEFT, p.b_layout), (TRANSPOSE_RIGHT, p.a_layout)):
+            operation = ctypes.c_int32(CUBLAS_OPERATIONS[letter])
+            self._set("cublasLtMatmulDesc", self.operation, attribute, operation)
+        # By columns: C^T[N, M] = B^T[N, K] A^T[K, M].
+        self.left = self._layout(p.b_layout, p.N, p.K, p.stride_b, p.batch_b)
+        self.right = self._layout(p.a_layout, p.K, p.M, p.stride_a, p.batch_a)
+        self.result = self._layout("n", p.N, p.M, p.stride_c, p.batch_c)
 
-    def _layout(self, data_type: int, rows: int, columns: int, stride: int) -> ctypes.c_void_p:
-        sizes = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(stride))
-        return self._make("cublasLtMatrixLayout", data_type, *sizes)
+    def _layout(self, letter: str, rows: int, columns: int, stride: int, batch_stride: int) -> ctypes.c_void_p:
+        sizes = (rows, columns) if letter == "n" else (columns, rows)
+        numbers = (*map(ctypes.c_uint64, sizes), ctypes.c_int64(stride))
+        layout = self._make("cublasLtMatrixLayout", DATA_TYPES[self._product.dtype], *numbers)
+        if (batches := self._product.arrangement.batches) > 1:
+            self._set("cublasLtMatrixLayout", layout, BATCH_COUNT, ctypes.c_int32(batches))
+            self._set("cublasLtMatrixLayout", layout, BATCH_STRIDE, ctypes.c_int64(batch_stride))
+        return layout
+
+    def _set(self, kind: str, made: ctypes.c_void_p, attribute: int, value: Any) -> None:
+        size = ctypes.c_size_t(ctypes.sizeof(value))
+        status = getattr(self._library, f"{kind}SetAttribute")(made, attribute, ctypes.byref(value), size)
+        check(self._library, "cublasLt", status, f"{kind}SetAttribute")
 
     def _make(self, kind: str, *arguments: Any) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
@@ -173,10 +205,11 @@ def propose(library: Any, handle: int, descriptors: Descriptors, product: Produc
         )
     usable = [proposal for proposal in proposals[: found.value] if proposal.state == 0]
     if not usable:
-        shape = product.shape
+        p = product.arrangement
         raise UnsupportedProblem(
-            f"cuBLASLt has no algorithm for M, N, K = {shape.n}, {shape.m}, {shape.k} with row strides "
-            f"{shape.right_stride}, {shape.left_stride}, {shape.result_stride} (status {status}); use backend 'cublas'"
+            f"cuBLASLt has no algorithm for M, N, K = {p.M}, {p.N}, {p.K} and {p.batches} batches in the layout "
+            f"{p.a_layout}{p.b_layout} with strides {p.stride_a}, {p.stride_b}, {p.stride_c} (status {status}); use "
+            f"backend 'cublas'"
         )
     return usable
 
@@ -185,14 +218,15 @@ def matmul(library: Any, descriptors: Descriptors, proposal: Proposal, a: Tensor
     """One call of cublasLtMatmul on the current stream, its workspace from torch's allocator."""
     size = proposal.workspace_bytes
     workspace = torch.empty(size, dtype=torch.uint8, device=a.device) if size else None
+    left, right = (a, b) if descriptors.swapped else (b, a)
     result = ctypes.c_void_p(out.data_ptr())
     status = library.cublasLtMatmul(
         ctypes.c_void_p(torch.cuda.current_blas_handle()),  # which serves as a handle of cuBLASLt too
         descriptors.operation,
         ctypes.byref(ONE),
-        ctypes.c_void_p(b.data_ptr()),
+        ctypes.c_void_p(left.data_ptr()),
         descriptors.left,
-        ctypes.c_void_p(a.data_ptr()),
+        ctypes.c_void_p(right.data_ptr()),
         descriptors.right,
         ctypes.byref(ZERO),
         result,
@@ -246,19 +280,17 @@ def _preference(library: Any, product: Product) -> Iterator[ctypes.c_void_p]:
         library.cublasLtMatmulPreferenceDestroy(preference)
 
 
-def _alignment(tensor: Tensor) -> int:
-    address = tensor.data_ptr() | VECTOR_BYTES
-    return address & -address
-
-
 def _tensor_like(operand: Operand, problem: Problem) -> Tensor:
     """Normal random values in memory of the operand's shape, strides and alignment."""
-    extent = (operand.rows - 1) * operand.row_stride + operand.columns
-    offset = (
-        operand.alignment % VECTOR_BYTES // problem.dtype.itemsize
-    )  # torch's own allocations are aligned to 512 bytes
+    size: tuple[int, ...] = (operand.rows, operand.columns)
+    stride: tuple[int, ...] = (operand.row_stride, operand.column_stride)
+    if operand.batch_stride:
+        size, stride = (*problem.batch, *size), (operand.batch_stride, *stride)
+    extent = 1 + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
+    # torch's own allocations are aligned to 512 bytes
+    offset = operand.alignment % VECTOR_BYTES // problem.dtype.itemsize
     memory = torch.randn(extent + offset, dtype=problem.dtype, device=problem.device)
-    return memory[offset:].as_strided((operand.rows, operand.columns), (operand.row_stride, 1))
+    return memory.as_strided(size, stride, offset)
 
 
 def _interleaved_medians(calls: Sequence[Callable[[], None]], rounds: int, milliseconds: float) -> list[float]:

@@ -23,7 +23,8 @@ def place(values: torch.Tensor, letter: str, form: str) -> torch.Tensor:
     else:
         gap, start, step = {"padded": (8, 8, 1), "odd": (1 - columns % 2, 3, 1), "strided": (3, 1, 2)}[form]
         width = columns * step + gap
-        arena = torch.full((start + rows * width * (batch[0] if batch else 1) + 8,), torch.nan).to(values.dtype)
+        extent = start + rows * width * (batch[0] if batch else 1) + 8
+        arena = torch.full((extent,), torch.nan, dtype=values.dtype, device=values.device)
         if batch:
             size, strides = (batch[0], rows, columns), (width, width * batch[0], step)
         else:
@@ -42,12 +43,19 @@ def integers(M: int, N: int, K: int, dtype: torch.dtype, sharing: str) -> tuple[
 
 
 def placed(
-    shape: tuple[int, int, int], dtype: torch.dtype, layout: str, form: str, out_form: str, sharing: str
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    layout: str,
+    form: str,
+    out_form: str,
+    sharing: str,
+    device: str = "cpu",
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """a, b, an out of NaN, and what out should hold afterwards. ``out_form`` is a letter and a form: "t odd"."""
     M, N, K = shape
     values_a, values_b = integers(M, N, K, dtype, sharing)
-    expected = (values_a.double() @ values_b.double()).to(dtype)
+    expected = (values_a.double() @ values_b.double()).to(dtype).to(device)
+    values_a, values_b = values_a.to(device), values_b.to(device)
     a, b = place(values_a, layout[0], form), place(values_b, layout[1], form)
     if sharing == "expanded b":
         b = b.expand(BATCHES, K, N)
@@ -57,7 +65,7 @@ def placed(
 
 def untouched(view: torch.Tensor) -> bool:
     """Whether all memory around a view that ``place`` made is still NaN."""
-    memory = torch.empty(0, dtype=view.dtype).set_(view.untyped_storage())
-    inside = torch.zeros(memory.shape, dtype=torch.bool)
+    memory = torch.empty(0, dtype=view.dtype, device=view.device).set_(view.untyped_storage())
+    inside = torch.zeros(memory.shape, dtype=torch.bool, device=view.device)
     inside.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(True)
     return bool(memory[~inside].isnan().all())

@@ -4,114 +4,27 @@ the layout of structures, the choice of an algorithm; and both real libraries wh
 import ctypes
 import shutil
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from placements import SHARINGS, placed, untouched
 
 from hgemm import baselines, cublas, cublaslt
+from hgemm.cuda_kernels.configs import LAYOUTS
 from hgemm.problem import Operand, Problem, UnsupportedProblem
 
-# Column-major throughout: element (i, j) of a matrix with leading dimension ld lies at i + j * ld.
-LIBRARY = """
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <math.h>
-static float widen(int type, uint16_t bits) {
-  if (type == 14) { uint32_t wide = (uint32_t)bits << 16; float x; memcpy(&x, &wide, 4); return x; }
-  _Float16 x; memcpy(&x, &bits, 2); return x;
-}
-static uint16_t narrow(int type, float x) {
-  if (type == 14) { uint32_t wide; memcpy(&wide, &x, 4); return (wide + 0x7fff + (wide >> 16 & 1)) >> 16; }
-  _Float16 y = x; uint16_t bits; memcpy(&bits, &y, 2); return bits;
-}
-static int gemm(int type, int64_t m, int64_t n, int64_t k, float alpha, const uint16_t* A, int64_t lda,
-                const uint16_t* B, int64_t ldb, float beta, uint16_t* C, int64_t ldc) {
-  if (lda < m || ldb < k || ldc < m) return 7;  // CUBLAS_STATUS_INVALID_VALUE
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < n; ++j) {
-      float sum = 0;
-      for (int64_t l = 0; l < k; ++l) sum += widen(type, A[i + l * lda]) * widen(type, B[l + j * ldb]);
-      C[i + j * ldc] = narrow(type, alpha * sum + (beta ? beta * widen(type, C[i + j * ldc]) : 0));
-    }
-  return 0;
-}
-const char* cublasGetStatusString(int status) { return status == 7 ? "CUBLAS_STATUS_INVALID_VALUE" : "other"; }
-const char* cublasLtGetStatusString(int status) { return cublasGetStatusString(status); }
-int cublasGemmEx(void* handle, int ta, int tb, int m, int n, int k, const void* alpha, const void* A, int At, int lda,
-                 const void* B, int Bt, int ldb, const void* beta, void* C, int Ct, int ldc, int compute, int algo) {
-  if (handle != (void*)0x123456789a || ta || tb || At != Bt || Bt != Ct || compute != 68 || algo != -1) return 13;
-  return gemm(At, m, n, k, *(float*)alpha, A, lda, B, ldb, *(float*)beta, C, ldc);
-}
-
-typedef struct { int type; uint64_t rows, cols; int64_t ld; } Layout;
-typedef struct { uint64_t workspace; uint32_t schemes, alignment[4]; } Preference;
-typedef struct { uint64_t data[8]; } Algo;
-typedef struct { Algo algo; size_t workspace; int state; float waves; int reserved[4]; } Heuristic;
-int objects = 0, proposals = 3;
-uint64_t last_algorithm;
-Preference last_preference;
-size_t sizes[2] = {sizeof(Algo), sizeof(Heuristic)};
-int cublasLtMatmulDescCreate(void** made, int compute, int scale) {
-  if (compute != 68 || scale != 0) return 13;
-  ++objects; *made = malloc(1); return 0;
-}
-int cublasLtMatrixLayoutCreate(Layout** made, int type, uint64_t rows, uint64_t cols, int64_t ld) {
-  ++objects; *made = malloc(sizeof(Layout)); **made = (Layout){type, rows, cols, ld}; return 0;
-}
-int cublasLtMatmulPreferenceCreate(Preference** made) { ++objects; *made = calloc(1, sizeof(Preference)); return 0; }
-int cublasLtMatmulDescDestroy(void* x) { --objects; free(x); return 0; }
-int cublasLtMatrixLayoutDestroy(void* x) { --objects; free(x); return 0; }
-int cublasLtMatmulPreferenceDestroy(void* x) { --objects; free(x); return 0; }
-int cublasLtMatmulPreferenceSetAttribute(Preference* p, int attribute, const void* value, size_t size) {
-  if (attribute == 1 && size == 8) memcpy(&p->workspace, value, 8);
-  else if (attribute == 3 && size == 4) memcpy(&p->schemes, value, 4);
-  else if (attribute >= 5 && attribute <= 8 && size == 4) memcpy(&p->alignment[attribute - 5], value, 4);
-  else return 7;
-  return 0;
-}
-int cublasLtMatmulAlgoGetHeuristic(void* handle, void* op, Layout* A, Layout* B, Layout* C, Layout* D, Preference* p,
-                                   int requested, Heuristic* results, int* found) {
-  if (handle != (void*)0x123456789a || C != D) return 7;
-  last_preference = *p;
-  *found = requested < proposals ? requested : proposals;
-  for (int i = 0; i < *found; ++i)
-    results[i] = (Heuristic){{{100 + i}}, 256 * i, i == 1 ? 15 : 0, 1.0f, {0}};  // the second one is not usable
-  return *found ? 0 : 15;
-}
-int cublasLtMatmul(void* handle, void* op, const void* alpha, const void* A, Layout* a, const void* B, Layout* b,
-                   const void* beta, const void* C, Layout* c, void* D, Layout* d, const Algo* algo, void* workspace,
-                   size_t size, void* stream) {
-  if (handle != (void*)0x123456789a || stream != (void*)0xfedcba987 || C != D || c != d) return 13;
-  if (a->cols != b->rows || a->rows != d->rows || b->cols != d->cols) return 7;
-  if ((size != 0) != (workspace != 0) || size != 256 * (algo->data[0] - 100)) return 8;
-  last_algorithm = algo->data[0];
-  return gemm(a->type, a->rows, b->cols, a->cols, *(float*)alpha, A, a->ld, B, b->ld, *(float*)beta, D, d->ld);
-}
-"""
 HANDLE, STREAM = 0x123456789A, 0xFEDCBA987
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("library")
-    (folder / "library.c").write_text(LIBRARY)
+    path = tmp_path_factory.mktemp("library") / "library.so"
     compiler = shutil.which("g++") or pytest.fail("the tests need g++")
-    command = [
-        compiler,
-        "-x",
-        "c",
-        "-O1",
-        "-fPIC",
-        "-shared",
-        "-w",
-        str(folder / "library.c"),
-        "-o",
-        str(folder / "library.so"),
-    ]
-    subprocess.run(command, check=True)
-    return ctypes.CDLL(str(folder / "library.so"))
+    source = Path(__file__).with_name("column_major_library.c")
+    subprocess.run([compiler, "-x", "c", "-O1", "-fPIC", "-shared", "-w", source, "-o", path], check=True)
+    return ctypes.CDLL(str(path))
 
 
 @pytest.fixture
@@ -121,6 +34,7 @@ def on_cpu(library, monkeypatch):
     monkeypatch.setattr(cublaslt, "_tuned", {})
     monkeypatch.setattr(torch.cuda, "current_blas_handle", lambda: HANDLE)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=STREAM))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     return library
 
@@ -162,6 +76,64 @@ def test_cublaslt_computes_the_row_major_product(on_cpu, dtype, shape, padding):
     cublaslt.matmul(on_cpu, descriptors, proposal, a, b, out)
     assert_product(a, b, out)
     assert out._base is None or out._base[:, shape[1] :].isnan().all()
+
+
+def run_gemm_ex(library, a, b, out):
+    cublas.gemm_ex(library, HANDLE, a, b, out)
+
+
+def run_lt(library, a, b, out):
+    descriptors, proposal = cublaslt._choice(library, cublaslt.Product.of_tensors(a, b, out))
+    cublaslt.matmul(library, descriptors, proposal, a, b, out)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("multiply", [run_gemm_ex, run_lt])
+def test_both_libraries_take_every_dense_layout_and_batches(on_cpu, multiply, layout):
+    calls = ctypes.c_int.in_dll(on_cpu, "batched_calls")
+    for form in ("dense", "padded", "odd"):
+        for sharing in SHARINGS:
+            for out_form in ("n dense", "n odd", "t padded"):
+                a, b, out, expected = placed((5, 7, 11), torch.float16, layout, form, out_form, sharing)
+                problem = Problem.from_tensors(a, b, out)
+                assert cublas.accepts(problem, None) is None
+                assert cublas.dense_rule(problem) is None
+                before = calls.value
+                multiply(on_cpu, a, b, out)
+                assert torch.equal(out, expected), (form, out_form, sharing)
+                assert untouched(out)
+                assert calls.value - before == (multiply is run_gemm_ex and sharing != "none")
+                assert cublaslt.Product.of_problem(problem)[1:] == cublaslt.Product.of_tensors(a, b, out)[1:]
+
+
+@pytest.mark.parametrize("multiply", [run_gemm_ex, run_lt])
+def test_both_libraries_take_vectors_of_any_stride(on_cpu, multiply):
+    memory = torch.randint(-4, 5, (3, 64), generator=torch.Generator().manual_seed(0)).half()
+    for M, N, K in ((1, 5, 7), (5, 1, 7), (5, 7, 1), (1, 1, 1)):
+        for step in (1, 3):
+            a = memory[0].as_strided((M, K), (77 if M == 1 else step if K == 1 else K, 1 if K > 1 else 99))
+            b = memory[1].as_strided((K, N), (77 if K == 1 else step if N == 1 else N, 1 if N > 1 else 99))
+            out = torch.full((M, N), torch.nan).half()
+            assert cublas.accepts(Problem.from_tensors(a, b, out), None) is None
+            multiply(on_cpu, a, b, out)
+            assert torch.equal(out, (a.double() @ b.double()).half()), (M, N, K, step)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "found"),
+    [
+        (((8, 16), (32, 2)), ((16, 8), (8, 1)), "a must be row- or column-major"),
+        (((8, 16), (0, 1)), ((16, 8), (8, 1)), "found strides (0, 1) for shape (8, 16); pass a.contiguous()"),
+        (((8, 16), (16, 1)), ((16, 8), (1, 15)), "b must be row- or column-major"),
+        (((2, 3, 8, 16), (0, 0, 16, 1)), ((16, 8), (8, 1)), "a batch of shape (2, 3)"),
+    ],
+)
+def test_what_is_not_dense_is_refused_by_both(a, b, found):
+    memory = torch.zeros(1000).half()
+    problem = Problem.from_tensors(memory.as_strided(*a), memory.as_strided(*b))
+    records = {record.name: record for record in baselines.backends()}
+    for name in ("cublas", "cublaslt"):
+        assert found in records[name].accepts(problem, None)
 
 
 def test_a_refusal_has_the_librarys_own_name_for_it(library):
@@ -226,7 +198,6 @@ def test_tuning_keeps_the_fastest_and_drops_what_is_not_usable(on_cpu, monkeypat
     problem = Problem.from_tensors(a, b, out)
     monkeypatch.setattr(cublaslt, "load", lambda name: on_cpu)
     monkeypatch.setattr(cublaslt, "on_device", lambda index: torch.no_grad())
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: -1)
     cublaslt.run(a, b, out, None)
     assert ctypes.c_uint64.in_dll(on_cpu, "last_algorithm").value == 100
 
@@ -242,6 +213,18 @@ def test_tuning_keeps_the_fastest_and_drops_what_is_not_usable(on_cpu, monkeypat
     cublaslt.run(a, b, out, None)
     assert ctypes.c_uint64.in_dll(on_cpu, "last_algorithm").value == 102
     assert_product(a, b, out)
+
+
+@pytest.mark.parametrize("sharing", ["none", "shared b", "shared a"])
+def test_tuning_multiplies_operands_that_lie_as_the_problems_do(on_cpu, monkeypatch, sharing):
+    a, b, out, _ = placed((5, 7, 11), torch.float16, "tn", "odd", "t padded", sharing)
+    monkeypatch.setattr(cublaslt, "load", lambda name: on_cpu)
+    monkeypatch.setattr(cublaslt, "on_device", lambda index: torch.no_grad())
+    seen = []
+    monkeypatch.setattr(cublaslt, "matmul", lambda library, descriptors, proposal, *tensors: seen.append(tensors))
+    monkeypatch.setattr(cublaslt, "_interleaved_medians", lambda calls, *_: [call() or 1.0 for call in calls])
+    cublaslt.tune_cublaslt(Problem.from_tensors(a, b, out))
+    assert product_of(*seen[0]) == product_of(a, b, out)
 
 
 def test_extents_beyond_32_bits_are_refused_with_the_value():

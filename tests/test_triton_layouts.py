@@ -11,13 +11,13 @@ import torch
 import triton
 from placements import BATCHES, FORMS, SHARINGS, placed, untouched
 
+from hgemm.arrangement import arrange
 from hgemm.backends import get
 from hgemm.cuda_kernels.configs import LAYOUTS
 from hgemm.devices import LIMITS
 from hgemm.problem import Problem
 from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead
 from hgemm.triton_kernels.configs import POINTER, TMA, Family
-from hgemm.triton_kernels.operands import arrange
 
 BY_TMA = ("dense", "padded")
 FITS = [(POINTER, form) for form in FORMS] + [(TMA, form) for form in BY_TMA]

@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from hgemm.arrangement import Arrangement, arrange
 from hgemm.triton_kernels.configs import launch_options
-from hgemm.triton_kernels.operands import Arrangement, arrange
 
 # Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
 from .arithmetic import multiply_accumulate, rounded
