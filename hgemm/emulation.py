@@ -56,9 +56,10 @@ def emulate(
     host, one a processor if 0; `limit` the largest number of multiplications, else HGEMM_EMULATOR_LIMIT, else LIMIT.
 
     Raises ValueError (shapes, an unknown backend, configuration or schedule), UnsupportedProblem (the kernel refuses
-    the product, or it is too large), BuildError (no C++ compiler).
+    the product, or it is too large, or its batches take several launches), BuildError (no C++ compiler).
     """
     from hgemm.arguments import check
+    from hgemm.folding import View, fold
 
     shape = check(a, b, out)
     family = _family(backend)
@@ -69,7 +70,18 @@ def emulate(
     product = torch.empty(shape, dtype=a.dtype) if out is None else out
     if product.numel() == 0 or a.shape[-1] == 0:
         raise ValueError(f"nothing to emulate in a product of shapes {tuple(a.shape)} and {tuple(b.shape)}")
-    report = run(family, a, b, product, config or family.configs[0].name, schedule, shared_base, threads, limit)
+    tensors = (a, b, product)
+    folding = fold(*(View(tuple(tensor.shape), tensor.stride()) for tensor in tensors))
+    if (launches := len(folding.offsets)) > 1:
+        raise UnsupportedProblem(
+            f"the batches of shapes {tuple(a.shape)} and {tuple(b.shape)} take {launches} launches, and the emulator "
+            f"reports on one; pass one batch dimension, or use hgemm.matmul"
+        )
+    left, right, target = (
+        tensor.as_strided(view.shape, view.stride, tensor.storage_offset())
+        for tensor, view in zip(tensors, (folding.a, folding.b, folding.out), strict=True)
+    )
+    report = run(family, left, right, target, config or family.configs[0].name, schedule, shared_base, threads, limit)
     return product, report
 
 
@@ -84,7 +96,10 @@ def run(
     threads: int = 0,
     limit: int | None = None,
 ) -> Report:
-    """Writes the product of tensors that are known to fit into `out`. The arguments are those of `emulate`."""
+    """Writes the product of matrices, or of batches with one dimension in front, that are known to fit into `out`.
+
+    The other arguments are those of `emulate`.
+    """
     from hgemm.cuda_kernels.configs import Unit
     from hgemm.cuda_kernels.emulator.build import load_unit
 

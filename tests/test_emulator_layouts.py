@@ -73,6 +73,27 @@ def test_the_op_takes_the_same_problems(family):
             assert untouched(out)
 
 
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape"),
+    [((40,), (40, 16)), ((24, 40), (40,)), ((40,), (40,)), ((2, 3, 24, 40), (2, 3, 40, 16)), ((40,), (3, 40, 16))],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_emulate_folds_what_matmul_folds(family, a_shape, b_shape):
+    generator = torch.Generator().manual_seed(1)
+    a, b = (torch.randint(-4, 5, shape, generator=generator).half() for shape in (a_shape, b_shape))
+    product, report = hgemm.emulate(a, b, backend=FAMILIES[family].backend)
+    assert report.clean, report
+    assert torch.equal(product, torch.matmul(a.double(), b.double()).half())
+    assert torch.equal(hgemm.matmul(a, b, backend=FAMILIES[family].backend), product)
+
+
+def test_emulate_reports_on_one_launch():
+    a, b = torch.ones(2, 1, 8, 8).half(), torch.ones(1, 3, 8, 8).half()
+    with pytest.raises(hgemm.UnsupportedProblem, match=r"take 2 launches, and the emulator reports on one"):
+        hgemm.emulate(a, b)
+    assert torch.equal(hgemm.matmul(a, b, backend="cuda_tma"), torch.full((2, 3, 8, 8), 8).half())
+
+
 @pytest.mark.parametrize("form", ["odd", "strided"])
 def test_what_tma_cannot_address_is_refused_by_name(form):
     record = hgemm.backends()["cuda_tma"]
