@@ -1,0 +1,134 @@
+"""python -m hgemm.check --search, and cases in child processes: what is wrong is found, made small, and outlived."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import hgemm
+from hgemm import isolation
+from hgemm.backends import get
+from hgemm.cases import Case
+from hgemm.check import main
+from hgemm.search import search
+
+pytest.importorskip("hypothesis")
+
+
+def right(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
+    out.copy_(a.double() @ b.double())
+
+
+def wrong_from_17_on(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
+    """For column-major b, from 17 terms on."""
+    right(a, b, out, config)
+    if a.shape[-1] >= 17 and b.shape[-1] > 1 and b.stride(-1) != 1:
+        out[..., -1, -1] += 1
+
+
+def test_a_fault_is_found_and_made_small() -> None:
+    hgemm.register_backend("subject", wrong_from_17_on)
+    began = time.monotonic()
+    report = search(get("subject"), None, torch.float16, "cpu", 20)
+    assert time.monotonic() - began < 60
+    assert report.cases > 0
+    (failure,) = report.failures
+    assert failure.faults
+    assert failure.case.K == 17
+    assert failure.case.M == 1
+    assert (failure.case.batch, failure.case.offset, failure.case.out) == (0, 0, "n")
+    assert "t" in failure.case.layout or failure.case.step == 2
+    assert Case.parse(failure.case.name) == failure.case
+
+
+def test_a_right_backend_passes_for_as_long_as_was_asked() -> None:
+    work: list[str] = []
+    hgemm.register_backend("subject", right, accepts=lambda problem, config: "odd K" if problem.K % 2 else None)
+    began = time.monotonic()
+    report = search(get("subject"), None, torch.bfloat16, "cpu", 2, work.append)
+    assert 2 <= time.monotonic() - began < 20
+    assert report.passed
+    assert report.refusal == "odd K"
+    assert min(report.cases, report.refused) > 0
+    assert report.cases + report.refused == len(work)
+    assert 0 < report.worst <= 1
+
+
+def test_from_the_command_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    hgemm.register_backend("subject", wrong_from_17_on)
+    command = ["--backend", "subject", "--device", "cpu", "--dtype", "float16", "--quick", "--json"]
+    assert main([*command, "--search", "20"]) == 1
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    case = Case.parse(result["failures"][0]["case"])
+    assert case.K == 17
+    assert result["again"].endswith(f"--case {case.name}")
+    assert main([*command, "--case", case.name]) == 1
+    capsys.readouterr()
+    for name in list(sys.modules):
+        if name.partition(".")[0] == "hypothesis":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "hypothesis", None)
+    assert main([*command, "--search", "5"]) == 2
+    assert "pip install hypothesis" in capsys.readouterr().err
+    hgemm.register_backend("subject", right)
+    assert main(command) == 0
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "inf", "soon"])
+def test_a_time_that_is_none(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--search", seconds])
+    assert caught.value.code == 2
+    assert "--search" in capsys.readouterr().err
+
+
+KERNELS = """
+import os, time
+
+def fine(a, b, out, config):
+    out.copy_(a.double() @ b.double())
+
+def hangs(a, b, out, config):
+    fine(a, b, out, config)
+    if a.shape[-1] == 24 and str(a.dtype) == "torch.float16":
+        time.sleep(1000)
+
+def dies(a, b, out, config):
+    fine(a, b, out, config)
+    if a.shape[-1] == 24 and str(a.dtype) == "torch.float16":
+        os._exit(7)
+"""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "limit", "fault"),
+    [("hangs", 12, "did not end within 12 s"), ("dies", 60, "the process ended with status 7")],
+)
+def test_a_hang_and_a_crash_are_failures_of_their_case(
+    kernel: str, limit: float, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "kernels_of_a_test.py").write_text(KERNELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    name = f"kernels_of_a_test:{kernel}"
+    assert isolation.can_isolate(name)
+    runs = [(None, torch.float16), (None, torch.bfloat16)]
+    work: list[str] = []
+    lost, after = isolation.isolated_reports(name, runs, "cpu", limit=limit, quick=True, before=work.append)
+    (failure,) = lost.failures
+    assert (lost.backend, lost.dtype, failure.case.K) == (kernel, torch.float16, 24)
+    assert failure.faults == (fault,)
+    assert after.passed
+    assert (after.dtype, after.cases) == (torch.bfloat16, 9)
+    assert len(work) == 3 + 9
+
+
+def test_what_a_child_would_not_know_runs_here() -> None:
+    hgemm.register_backend("subject", right)
+    assert not isolation.can_isolate("subject")
+    assert isolation.can_isolate("cuda_tma")
