@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +38,12 @@ def layout_letter(rows: int, columns: int, row_stride: int, column_stride: int) 
 
 def layout_of(a: Tensor, b: Tensor) -> str:
     """``Problem.layout`` of tensors, without the rest of the description."""
-    return layout_letter(*a.shape[-2:], *a.stride()[-2:]) + layout_letter(*b.shape[-2:], *b.stride()[-2:])
+    return _layout(a.shape, a.stride(), b.shape, b.stride())
+
+
+@functools.lru_cache(maxsize=4096)
+def _layout(a_shape: torch.Size, a_stride: Sequence[int], b_shape: torch.Size, b_stride: Sequence[int]) -> str:
+    return layout_letter(*a_shape[-2:], *a_stride[-2:]) + layout_letter(*b_shape[-2:], *b_stride[-2:])
 
 
 @dataclass(frozen=True)
