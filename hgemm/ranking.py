@@ -2,7 +2,7 @@
 
 A table is made from one file of results by a rule, and by nothing else:
 
-    python -m hgemm.ranking plots/results/h200-study.json > hgemm/tables/h200.json
+    python -m hgemm.ranking --json plots/results/h200-study.json > hgemm/tables/h200.json
 
 The rule. For each case, the contestants are ordered by the median of their times. Left out are backends that do not
 promise one rounding of an fp32 sum (``Properties.exact_integers``: torch and cublas with the flags that torch starts
@@ -11,15 +11,18 @@ with), and cublaslt where it was tuned, because ``matmul`` never tunes.
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from hgemm.backends import backends
 
 SCHEMA = "hgemm-ranking"
+RESULTS = str(Path(__file__).parent / "results" / "h200-study.json")
 
 
 def from_results(document: dict[str, Any], source: str) -> dict[str, Any]:
@@ -55,15 +58,28 @@ def _ranking(rows: list[dict[str, Any]], eligible: set[str]) -> list[dict[str, A
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints the table of the file of results that is named. The exit status: 0, or 2 if there is none."""
-    paths = sys.argv[1:] if arguments is None else list(arguments)
+    """The exit status: 0, or 2 if no table can be made."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hgemm.ranking", description="Orders what was measured, for backend='auto' to follow."
+    )
+    parser.add_argument(
+        "results", nargs="?", default=RESULTS, help="a file of results of python -m hgemm.bench (default: %(default)s)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the table as hgemm/tables/*.json hold it")
+    options = parser.parse_args(arguments)
     try:
-        (path,) = paths
-        with open(path, encoding="utf-8") as file:
-            print(json.dumps(from_results(json.load(file), path.rpartition("/")[2]), indent=1))
+        with open(options.results, encoding="utf-8") as file:
+            table = from_results(json.load(file), options.results.rpartition("/")[2])
     except (ValueError, KeyError, OSError) as error:
-        print(f"usage: python -m hgemm.ranking RESULTS.json > TABLE.json ({error})", file=sys.stderr)
+        print(f"hgemm.ranking: {options.results} makes no table: {error}", file=sys.stderr)
         return 2
+    if options.json:
+        print(json.dumps(table, indent=1))
+        return 0
+    for case in table["cases"]:
+        print(f"{case['M']}x{case['N']}x{case['K']} {case['dtype']} on {table['device']}")
+        for entry in case["ranking"]:
+            print(f"  {entry['us']:10.2f} us  {entry['backend']} {entry['config'] or ''}".rstrip())
     return 0
 
 
