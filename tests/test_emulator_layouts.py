@@ -59,6 +59,17 @@ def test_any_extents_over_aligned_rows(family, layout):
         assert untouched(out)
 
 
+def test_rows_may_begin_right_behind_the_last_element_of_others():
+    # Every other element, and the next row follows the last one: 31 = 15 x 2 + 1.
+    a, b = torch.ones(24, 8).half(), torch.ones(8, 16).half()
+    memory = torch.full((24 * 31,), torch.nan).half()
+    out = memory.as_strided((24, 16), (31, 2))
+    report = emulation.run(FAMILIES["cp_async"], a, b, out, FAMILIES["cp_async"].configs[0].name)
+    assert report.clean, report
+    assert torch.equal(out, torch.full((24, 16), 8).half())
+    assert untouched(out)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_op_takes_the_same_problems(family):
     from hgemm.cuda_kernels.build import load_unit
