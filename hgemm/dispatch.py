@@ -80,8 +80,8 @@ def explain(a: Tensor, b: Tensor, out: Tensor | None = None) -> Choice:
         arguments.check_memory(a, b, out)
     if shape.numel() == 0 or a.shape[-1] == 0:
         return Choice(TORCH, None, "nothing to multiply: an empty product, or zeros where K = 0")
-    if _negated(a, b, out):
-        return Choice(TORCH, None, "a lazily negated view; no kernel reads or writes one")
+    if name := _lazy(a, b, out):
+        return Choice(TORCH, None, f"{name} is lazily negated, or zeros without memory; no kernel knows of either")
     _, problem = _describe(a, b, out, shape)
     return choose(problem)
 
@@ -101,7 +101,10 @@ def multiply(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor
 
 
 def _key(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | None) -> tuple[object, ...] | None:
-    """What the checks and the plan depend on. None if it cannot be read: then the checks say what is wrong."""
+    """What the checks and the plan depend on. None if it cannot be read: then the checks say what is wrong.
+
+    Without memory, an operand has an odd address, as no operand with memory has.
+    """
     if config is not None and not isinstance(config, str):
         return None
     try:
@@ -113,13 +116,13 @@ def _key(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | N
             a.stride(),
             a.dtype,
             a.device,
-            a.data_ptr() % VECTOR_BYTES,
+            (a.data_ptr() or -1) % VECTOR_BYTES,
             a.is_neg(),
             b.shape,
             b.stride(),
             b.dtype,
             b.device,
-            b.data_ptr() % VECTOR_BYTES,
+            (b.data_ptr() or -1) % VECTOR_BYTES,
             b.is_neg(),
             out is not None
             and (out.shape, out.stride(), out.dtype, out.device, out.data_ptr() % VECTOR_BYTES, out.is_neg()),
@@ -161,8 +164,8 @@ def _multiply_unseen(
         if record is not None and (rule := record.refuses_device(a.device.type)):
             raise _unsupported(record, rule, (TORCH,))
         return torch.zeros(shape, dtype=a.dtype, device=a.device) if out is None else out.zero_()
-    if name := _negated(a, b, out):
-        return _multiply_negated(a, b, record, out, name)
+    if name := _lazy(a, b, out):
+        return _multiply_lazy(a, b, record, out, name)
     folding, problem = _describe(a, b, out, shape)
     if record is None:
         choice = choose(problem)
@@ -179,18 +182,22 @@ def _multiply_unseen(
     return _run(plan, a, b, out)
 
 
-def _negated(a: Tensor, b: Tensor, out: Tensor | None) -> str | None:
-    """The name of a tensor whose memory holds the negatives of its elements, as the imaginary part of a conjugate."""
-    return "a" if a.is_neg() else "b" if b.is_neg() else "out" if out is not None and out.is_neg() else None
+def _lazy(a: Tensor, b: Tensor, out: Tensor | None) -> str | None:
+    """The name of a tensor whose memory does not hold its elements: it holds their negatives, as for the imaginary part
+    of a conjugate, or there is none, as for the zeros that automatic differentiation makes."""
+    for name, tensor in (("a", a), ("b", b), ("out", out)):
+        if tensor is not None and (tensor.is_neg() or not tensor.data_ptr()):
+            return name
+    return None
 
 
-def _multiply_negated(a: Tensor, b: Tensor, record: Backend | None, out: Tensor | None, name: str) -> Tensor:
-    """Torch knows of lazily negated views, and makes a copy where it needs one. No kernel does."""
+def _multiply_lazy(a: Tensor, b: Tensor, record: Backend | None, out: Tensor | None, name: str) -> Tensor:
+    """Torch knows of such tensors, and makes a copy where it needs one. No kernel does."""
     if record is not None and record.name != TORCH:
-        way_out = "pass other memory" if name == "out" else f"pass {name}.resolve_neg()"
-        rule = f"{name} must hold its own values, found a lazily negated view; {way_out}"
+        way_out = "pass other memory" if name == "out" else f"pass {name}.resolve_neg().clone()"
+        rule = f"{name} must hold its own values, found a lazily negated view, or zeros without memory; {way_out}"
         raise _unsupported(record, rule, (TORCH,))
-    product = multiply(a.resolve_neg(), b.resolve_neg(), TORCH, None, None)
+    product = torch.matmul(a, b)
     return product if out is None else out.copy_(product)
 
 

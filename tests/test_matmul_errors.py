@@ -256,10 +256,17 @@ def test_a_rule_of_the_backend_is_named_with_the_value_found(spy: list[str]) -> 
 
 
 @pytest.mark.parametrize("backend", ["spy", "rows", "triton"])
-def test_a_lazily_negated_view_is_refused_by_all_but_torch(backend: str, spy: list[str]) -> None:
+@pytest.mark.parametrize("lazy", [torch._neg_view(A), torch._efficientzerotensor((8, 16), dtype=torch.float16)])
+def test_tensors_that_do_not_hold_their_elements_are_refused_by_all_but_torch(
+    lazy: Tensor, backend: str, spy: list[str]
+) -> None:
     fragments = ("a must hold its own values", "lazily negated", "a.resolve_neg()")
-    message = refused(spy, hgemm.UnsupportedProblem, fragments, torch._neg_view(A), B, backend=backend)
+    hgemm.matmul(A, B, backend="spy")
+    spy.clear()
+    message = refused(spy, hgemm.UnsupportedProblem, fragments, lazy, B, backend=backend)
     assert message.endswith("Backends that would take it as it is: torch")
+    for name in ("torch", "auto"):
+        assert torch.equal(hgemm.matmul(lazy, B, backend=name), torch.matmul(lazy, B))
 
 
 def test_takers_are_worked_out_from_the_registry(spy: list[str]) -> None:
