@@ -152,6 +152,21 @@ def test_out_may_not_overlap_itself(shape: tuple[int, ...], stride: tuple[int, .
     assert memory.isnan().all()
 
 
+@pytest.mark.parametrize("seed", range(10))
+def test_overlap_of_column_ranges_is_exact(seed: int) -> None:
+    """Of matrices with rows of one length, which may run over its end."""
+    memory = torch.zeros(600).half()
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(100):
+        stride = int(torch.randint(1, 20, (), generator=generator))
+        views, places = [], []
+        for _ in range(2):
+            rows, columns, offset = (int(torch.randint(1, high, (), generator=generator)) for high in (6, 20, 60))
+            views.append(memory.as_strided((rows, columns), (stride, 1), offset))
+            places.append({offset + i * stride + j for i in range(rows) for j in range(columns)})
+        assert overlap(*views) == bool(places[0] & places[1])
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_overlap_with_itself_is_exact(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
