@@ -131,11 +131,18 @@ inline const char* encode_tensor_map(TensorMap* map, const Matrices& matrices, c
                                       static_cast<cuuint64_t>(matrices.batch_stride) * 2};
   const cuuint32_t box_size[3] = {static_cast<cuuint32_t>(box.columns), static_cast<cuuint32_t>(box.rows), 1};
   const cuuint32_t element_stride[3] = {1, 1, 1};
-  const CUresult error = encode(reinterpret_cast<CUtensorMap*>(map),
-                                matrices.bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-                                3, const_cast<void*>(matrices.base), size, stride_bytes, box_size, element_stride,
-                                CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto attempt = [&] {
+    return encode(reinterpret_cast<CUtensorMap*>(map),
+                  matrices.bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
+                  const_cast<void*>(matrices.base), size, stride_bytes, box_size, element_stride,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult error = attempt();
+  if (error == CUDA_ERROR_INVALID_CONTEXT) {  // a thread has no context before its first call into the runtime
+    int device;
+    if (!cudaGetDevice(&device) && !cudaSetDevice(device)) error = attempt();
+  }
   if (error != CUDA_SUCCESS)
     return message(
         "cuTensorMapEncodeTiled refused base %p, %lld x %lld x %lld elements, row stride %lld, batch stride %lld, "
