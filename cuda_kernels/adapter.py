@@ -106,12 +106,8 @@ def unavailable(family: Family, device_type: str) -> str | None:
 
 def accepts(family: Family, problem: Problem, config: str | None) -> str | None:
     """The first rule that the problem breaks, with the value found; None if the family takes it."""
-    if problem.dtype not in DTYPE_NAMES:
-        return f"the dtype must be float16 or bfloat16, found {problem.dtype}"
-    if rule := batch_rule(problem) or extent_rule(problem):
+    if rule := kernel_rule(family, problem):
         return rule
-    if family.name == "tma" and (rule := tma_rule("a", problem.a) or tma_rule("b", problem.b)):
-        return rule  # out is stored without TMA
     if problem.device.type != "cuda":
         return _emulator_unavailable() or emulation.too_large(problem)
     device = _device_of(problem)
@@ -119,6 +115,17 @@ def accepts(family: Family, problem: Problem, config: str | None) -> str | None:
         return _capability_rule(family, device)
     kernel = family.configs[family.index(config)] if config else default_config(family, device)
     return config_limit(kernel, device)
+
+
+def kernel_rule(family: Family, problem: Problem) -> str | None:
+    """The first rule of the kernel itself, whatever runs it, that the problem breaks; None if it breaks none."""
+    if problem.dtype not in DTYPE_NAMES:
+        return f"the dtype must be float16 or bfloat16, found {problem.dtype}"
+    if rule := batch_rule(problem) or extent_rule(problem):
+        return rule
+    if family.name == "tma":
+        return tma_rule("a", problem.a) or tma_rule("b", problem.b)  # out is stored without TMA
+    return None
 
 
 def _backend(family: Family) -> Backend:

@@ -27,12 +27,12 @@ STAGING_PREFIX = "building-"
 
 
 def configured_folder() -> Path:
-    """HGEMM_CACHE_DIR, else `hgemm` in XDG_CACHE_HOME, else in ~/.cache."""
-    named = os.environ.get("HGEMM_CACHE_DIR", "").strip()
-    if named:
-        return Path(named).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME", "").strip() or "~/.cache"
-    return Path(base).expanduser().absolute() / "hgemm"
+    """HGEMM_CACHE_DIR, else `hgemm` in XDG_CACHE_HOME, else in ~/.cache. Raises BuildError for a home that is none."""
+    if named := os.environ.get("HGEMM_CACHE_DIR", "").strip():
+        return _expanded(named, f"HGEMM_CACHE_DIR={named!r}")
+    if base := os.environ.get("XDG_CACHE_HOME", "").strip():
+        return _expanded(base, f"XDG_CACHE_HOME={base!r}") / "hgemm"
+    return _expanded("~/.cache", "~/.cache") / "hgemm"
 
 
 def temporary_folder() -> Path:
@@ -143,6 +143,13 @@ def included_files(text: str, folder: Path) -> dict[str, bytes]:
                 files[relative] = path.read_bytes()
                 pending.append((files[relative].decode(), path.parent))
     return files
+
+
+def _expanded(path: str, source: str) -> Path:
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as error:
+        raise BuildError(f"{source}: no such user, or no home folder; set HGEMM_CACHE_DIR to a full path") from error
 
 
 def _try_writing(folder: Path) -> None:

@@ -56,6 +56,8 @@ def backends() -> list[Backend]:
 
 
 def _torch_unavailable(device_type: str) -> str | None:
+    if device_type == "cuda" and torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch"
     if device_type == "cuda" and not torch.cuda.is_available():
         return "torch finds no CUDA device; see what nvidia-smi says"
     return None

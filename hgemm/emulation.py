@@ -55,10 +55,12 @@ def emulate(
     `schedule` as above. `shared_base` is the address of shared memory, 1024 as on a GPU if left out; `threads` of the
     host, one a processor if 0; `limit` the largest number of multiplications, else HGEMM_EMULATOR_LIMIT, else LIMIT.
 
-    Raises ValueError (shapes, an unknown backend, configuration or schedule), UnsupportedProblem (the kernel refuses
-    the product, or it is too large, or its batches take several launches), BuildError (no C++ compiler).
+    Raises what `hgemm.matmul` raises for the tensors, ValueError for an unknown backend, configuration or schedule,
+    UnsupportedProblem (the kernel refuses the product, or it is too large, or its batches take several launches), and
+    BuildError (no C++ compiler).
     """
-    from hgemm.arguments import check
+    from hgemm.arguments import check, check_memory
+    from hgemm.cuda_kernels.adapter import kernel_rule
     from hgemm.folding import View, fold
 
     shape = check(a, b, out)
@@ -67,10 +69,17 @@ def emulate(
         raise ValueError(f"{backend} has no configuration {config!r}; it has {', '.join(names)}")
     if a.device.type != "cpu":
         raise ValueError(f"the emulator computes on CPU tensors, found {a.device}; pass a.cpu(), b.cpu()")
+    if out is not None:
+        check_memory(a, b, out)
     product = torch.empty(shape, dtype=a.dtype) if out is None else out
     if product.numel() == 0 or a.shape[-1] == 0:
         raise ValueError(f"nothing to emulate in a product of shapes {tuple(a.shape)} and {tuple(b.shape)}")
     tensors = (a, b, product)
+    for name, tensor in zip(("a", "b", "out"), tensors, strict=True):
+        if tensor.is_neg() or not tensor.data_ptr():
+            way_out = "pass other memory" if name == "out" else f"pass {name}.resolve_neg().clone()"
+            found = "a lazily negated view, or zeros without memory"
+            raise _unsupported(backend, f"{name} must hold its own values, found {found}; {way_out}")
     folding = fold(*(View(tuple(tensor.shape), tensor.stride()) for tensor in tensors))
     if (launches := len(folding.offsets)) > 1:
         raise UnsupportedProblem(
@@ -81,6 +90,8 @@ def emulate(
         tensor.as_strided(view.shape, view.stride, tensor.storage_offset())
         for tensor, view in zip(tensors, (folding.a, folding.b, folding.out), strict=True)
     )
+    if rule := kernel_rule(family, Problem.from_tensors(left, right, target)):
+        raise _unsupported(backend, rule)
     report = run(family, left, right, target, config or family.configs[0].name, schedule, shared_base, threads, limit)
     return product, report
 
@@ -114,13 +125,19 @@ def run(
 
 def too_large(problem: Problem, limit: int | None = None) -> str | None:
     """The rule that a product breaks which would take minutes, with the way out; None if it is small enough."""
-    most = limit if limit is not None else int(os.environ.get("HGEMM_EMULATOR_LIMIT", "").strip() or LIMIT)
+    if limit is None:
+        text = os.environ.get("HGEMM_EMULATOR_LIMIT", "").strip() or str(LIMIT)
+        if not text.isdecimal():
+            return (
+                f"HGEMM_EMULATOR_LIMIT must be a whole number of multiplications, found {text!r}; correct or unset it"
+            )
+        limit = int(text)
     count = problem.flops // 2
-    if count <= most:
+    if count <= limit:
         return None
     return (
-        f"the emulator would take about {math.ceil(count / PER_SECOND / 60)} minutes of one core for {count:,} "
-        f"multiplications, more than its limit of {most:,}; take a smaller product, or set HGEMM_EMULATOR_LIMIT={count}"
+        f"the emulator would take {_time(count)} of one core for {count:,} multiplications, more than its limit of "
+        f"{limit:,}; take a smaller product, or set HGEMM_EMULATOR_LIMIT={count}"
     )
 
 
@@ -216,3 +233,15 @@ def _family(backend: str) -> Family:
             return family
     names = ", ".join(family.backend for family in FAMILIES.values())
     raise ValueError(f"the emulator runs {names}, and {backend!r} is none of them")
+
+
+def _time(count: int) -> str:
+    """How long one core takes for so many multiplications."""
+    seconds = math.ceil(count / PER_SECOND)
+    if seconds <= 1:
+        return "less than a second"
+    return f"about {seconds} seconds" if seconds < 120 else f"about {math.ceil(seconds / 60)} minutes"
+
+
+def _unsupported(backend: str, rule: str) -> UnsupportedProblem:
+    return UnsupportedProblem(f"backend {backend!r} cannot compute this product: {rule}")

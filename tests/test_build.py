@@ -298,6 +298,14 @@ def test_the_cache_follows_the_xdg_convention(monkeypatch):
     assert cache.configured_folder() == Path("/home/someone/.cache/hgemm")
 
 
+@pytest.mark.parametrize("variable", ["HGEMM_CACHE_DIR", "XDG_CACHE_HOME"])
+def test_a_cache_in_the_home_of_nobody_is_named(monkeypatch, variable):
+    monkeypatch.delenv("HGEMM_CACHE_DIR", raising=False)
+    monkeypatch.setenv(variable, "~no-such-user/x")
+    with pytest.raises(BuildError, match=f"{variable}='~no-such-user/x': no such user.*set HGEMM_CACHE_DIR"):
+        cache.configured_folder()
+
+
 def test_a_damaged_entry_is_built_again(compiler):
     path = build.build_library("damaged", "text")
     path.unlink()

@@ -289,3 +289,13 @@ def test_tuning_on_a_device_keeps_a_correct_algorithm():
     assert ranking[0].milliseconds > 0
     cublaslt.run(a, b, out, None)
     assert_product(*(x.cpu() for x in (a, b, out)))
+
+
+def test_torch_built_without_cuda_is_said_to_be(monkeypatch):
+    torch_record = next(record for record in baselines.backends() if record.name == "torch")
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "built without CUDA; install a CUDA build" in torch_record.unavailable("cuda")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert "nvidia-smi" in torch_record.unavailable("cuda")
+    assert torch_record.unavailable("cpu") is None

@@ -101,7 +101,7 @@ def test_a_product_that_would_take_minutes_is_refused(monkeypatch):
     monkeypatch.delenv("HGEMM_EMULATOR_LIMIT")
     wide = torch.empty(1, 1).half().expand(8192, 8192)
     with pytest.raises(hgemm.UnsupportedProblem, match="10 minutes"):
-        hgemm.emulate(wide, wide)
+        hgemm.emulate(wide, wide, backend="cuda_cp_async")
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,106 @@ def test_a_product_that_would_take_minutes_is_refused(monkeypatch):
         ({"config": "1x1x1_s1_w1x1"}, "it has 128x128"),
         ({"schedule": "late"}, "schedules are"),
         ({"shared_base": 1025}, "no multiple of 16"),
+        ({"shared_base": 2**32 + 1024}, "32-bit address, found 4294968320"),
+        ({"schedule": "random,seed=-1"}, "a seed is a number from 0 to 18446744073709551615, found '-1'"),
+        ({"schedule": "random,seed=18446744073709551616"}, "found '18446744073709551616'"),
     ],
 )
 def test_arguments_that_mean_nothing_are_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         hgemm.emulate(*operands(), **arguments)
+
+
+def test_the_schedule_is_a_string():
+    with pytest.raises(TypeError, match="schedule must be a string, such as 'lazy', found 5"):
+        hgemm.emulate(*operands(), schedule=5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        ("an input", "out shares memory with a"),
+        ("part of an input", "out shares memory with b"),
+        ("a repeated batch", "two elements of out are the same memory"),
+        ("a repeated row", "two elements of out are the same memory"),
+        ("rows that overlap", "two elements of out are the same memory"),
+    ],
+)
+def test_out_must_be_memory_of_its_own(backend, case, words):
+    memory = torch.zeros(3, 64, 64).half()
+    a, b = memory[0], memory[1]
+    out = {
+        "an input": a,
+        "part of an input": memory.view(-1)[96 * 64 :].as_strided((64, 64), (64, 1)),
+        "a repeated batch": memory[2].expand(2, 64, 64),
+        "a repeated row": memory[2, :1].expand(64, 64),
+        "rows that overlap": memory[2].as_strided((64, 64), (8, 1)),
+    }[case]
+    if out.dim() == 3:
+        a = a.expand(2, 64, 64)
+    with pytest.raises(ValueError, match=words):
+        hgemm.emulate(a, b, backend=backend, out=out)
+
+
+def test_a_lazily_negated_view_is_refused():
+    a, b = operands()
+    out = torch.empty(40, 136).half()
+    for name, tensors in (("a", (torch._neg_view(a), b, None)), ("b", (a, torch._neg_view(b), None))):
+        with pytest.raises(
+            hgemm.UnsupportedProblem, match=rf"'cuda_tma'.*{name} must hold its own values.*resolve_neg"
+        ):
+            hgemm.emulate(tensors[0], tensors[1])
+    with pytest.raises(hgemm.UnsupportedProblem, match=r"out must hold its own values.*pass other memory"):
+        hgemm.emulate(a, b, out=torch._neg_view(out))
+
+
+def test_a_refusal_is_that_of_matmul_with_its_way_out():
+    a, b = operands(K=73)
+    with pytest.raises(hgemm.UnsupportedProblem) as by_matmul:
+        hgemm.matmul(a, b, backend="cuda_tma")
+    with pytest.raises(hgemm.UnsupportedProblem) as by_emulate:
+        hgemm.emulate(a, b, backend="cuda_tma")
+    assert str(by_matmul.value).startswith(str(by_emulate.value))
+    assert "cuTensorMap" not in str(by_emulate.value)
+
+
+@pytest.mark.parametrize("value", ["abc", "-1", "1e9"])
+def test_a_limit_that_is_no_number_is_named(monkeypatch, value):
+    monkeypatch.setenv("HGEMM_EMULATOR_LIMIT", value)
+    for call in (hgemm.emulate, hgemm.matmul):
+        with pytest.raises(hgemm.UnsupportedProblem, match=f"HGEMM_EMULATOR_LIMIT must be a whole.*found '{value}'"):
+            call(*operands(), backend="cuda_tma")
+    assert hgemm.emulate(*operands(), limit=10**6)[1].clean  # which does not ask for it
+
+
+def test_a_small_product_is_not_said_to_take_minutes():
+    a, b = operands(16, 16, 16)
+    with pytest.raises(hgemm.UnsupportedProblem, match="less than a second of one core for 4,096 mult"):
+        hgemm.emulate(a, b, limit=1)
+    a = torch.empty(1, 1).half().expand(2048, 2048)
+    with pytest.raises(hgemm.UnsupportedProblem, match="about 9 seconds of one core"):
+        hgemm.emulate(a, a, limit=1, backend="cuda_cp_async")
+
+
+@pytest.mark.parametrize("value", ["sometimes", "random,seed=-1", "random,seed=99999999999999999999"])
+def test_a_schedule_of_the_environment_is_named(monkeypatch, value):
+    monkeypatch.setenv("HGEMM_EMULATOR", value)
+    with pytest.raises(ValueError, match=f"HGEMM_EMULATOR='{value}': "):
+        hgemm.emulate(*operands())
+
+
+def test_a_blank_schedule_of_the_environment_is_none(monkeypatch):
+    monkeypatch.setenv("HGEMM_EMULATOR", "  ")
+    assert hgemm.emulate(*operands())[1].schedule == "lazy"
+
+
+def test_flags_that_cannot_be_split_are_named(monkeypatch):
+    from hgemm.cuda_kernels.emulator import build
+
+    monkeypatch.setenv("HGEMM_EMULATOR_CXXFLAGS", "'")
+    with pytest.raises(hgemm.cuda_kernels.toolchain.BuildError, match=r"""HGEMM_EMULATOR_CXXFLAGS="'" .*quotation"""):
+        build.build_library("unsplit", "")
 
 
 def test_a_keyboard_interrupt_stops_the_emulator(monkeypatch):

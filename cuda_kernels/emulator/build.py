@@ -16,6 +16,7 @@ from hgemm.cuda_kernels import cache, toolchain
 from hgemm.cuda_kernels.compilation import Compilation, Progress
 from hgemm.cuda_kernels.configs import Unit
 from hgemm.cuda_kernels.emulator.library import EmulatedLibrary
+from hgemm.cuda_kernels.toolchain import BuildError
 
 FLAGS = (
     *("-std=c++20", "-O2", "-g1", "-fPIC", "-pthread", "-DHGEMM_EMULATOR"),
@@ -87,4 +88,8 @@ def _compilation(
 
 
 def _wanted_flags() -> tuple[str, ...]:
-    return tuple(shlex.split(os.environ.get("HGEMM_EMULATOR_CXXFLAGS", "")))
+    text = os.environ.get("HGEMM_EMULATOR_CXXFLAGS", "")
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise BuildError(f"HGEMM_EMULATOR_CXXFLAGS={text!r} cannot be split into flags: {error}") from error

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import os
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+LARGEST_SEED = 2**64 - 1
+SCHEDULES = "schedules are eager, lazy, eager,reversed, lazy,reversed and random,seed=N"  # as in schedule.hpp
 
 
 class HgemmProblem(ctypes.Structure):
@@ -85,10 +90,23 @@ class EmulatedLibrary:
     ) -> tuple[str | None, dict[str, Any]]:
         """Runs `call`, which launches kernels of this library: what it returned, and the report as plain data.
 
-        Raises ValueError for a schedule that cannot be read.
+        Without `schedule` it is that of HGEMM_EMULATOR. Raises ValueError for one that cannot be read, and for an
+        address that is none, TypeError for a schedule that is no string.
         """
+        source = "schedule"
+        if schedule is None:
+            source, schedule = "HGEMM_EMULATOR", os.environ.get("HGEMM_EMULATOR", "").strip()
+        elif not isinstance(schedule, str):
+            raise TypeError(f"schedule must be a string, such as 'lazy', found {schedule!r}")
+        for seed in re.findall(r"seed=([^,]*)", schedule):
+            if not (seed.isascii() and seed.isdecimal() and int(seed) <= LARGEST_SEED):
+                raise ValueError(
+                    f"{source}={schedule!r}: a seed is a number from 0 to {LARGEST_SEED}, found {seed!r}; {SCHEDULES}"
+                )
+        if not 0 <= shared_base < 2**32:
+            raise ValueError(f"shared_base is a 32-bit address, found {shared_base}")
         options = _Options(
-            schedule.encode() if schedule is not None else None,
+            schedule.encode(),
             shared_base,
             threads,
             ctypes.pointer(progress) if progress is not None else None,
@@ -107,7 +125,8 @@ class EmulatedLibrary:
         )
         refusal = self.functions.hgemm_emulator_begin(array, ctypes.c_size_t(len(memories)), ctypes.byref(options))
         if refusal is not None:
-            raise ValueError(refusal.decode())
+            found = refusal.decode(errors="replace")
+            raise ValueError(f"HGEMM_EMULATOR={schedule!r}: {found}" if source == "HGEMM_EMULATOR" else found)
         error = call()
         report = json.loads(self.functions.hgemm_emulator_end())
         return (error.decode(errors="replace") if error else None), report
