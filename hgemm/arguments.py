@@ -42,6 +42,19 @@ def check(a: Tensor, b: Tensor, out: Tensor | None) -> torch.Size:
     return shape
 
 
+def check_storage(a: Tensor, b: Tensor, out: Tensor | None) -> None:
+    """Raises ValueError for elements without memory. As operands the zeros that automatic differentiation makes without
+    memory are legal: torch knows their values."""
+    for name, tensor in (("a", a), ("b", b), ("out", out)):
+        if tensor is None or tensor.data_ptr() or not tensor.numel():
+            continue
+        if tensor is out or not tensor._is_zerotensor():
+            raise ValueError(
+                f"{name} has no memory for its {tensor.numel():,} elements (a storage resized to 0, or lazy zeros); "
+                "pass a tensor that has"
+            )
+
+
 def check_memory(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Raises ValueError if writing an element of ``out`` would change an input or another element of ``out``."""
     if name := shared_memory(a, b, out):

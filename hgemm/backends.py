@@ -73,7 +73,16 @@ class Backend:
 
         Adds to ``accepts`` what holds for all: the backend runs on the problem's device.
         """
-        return self.refuses_device(problem.device.type) or self.accepts(problem, config)
+        return self.refuses_device(problem.device.type) or self._rule(problem, config)
+
+    def _rule(self, problem: Problem, config: str | None) -> str | None:
+        """What ``accepts`` says. Raises TypeError if that is neither a rule nor None."""
+        rule = self.accepts(problem, config)
+        if rule is None or (isinstance(rule, str) and rule):
+            return rule
+        raise TypeError(
+            f"accepts() of backend {self.name!r} returned {rule!r}; return the rule broken, as text, or None to accept"
+        )
 
     def check_config(self, config: str | None) -> None:
         """Raises ValueError, listing the configurations there are, if ``config`` is neither None nor one of them."""
@@ -172,9 +181,11 @@ def register_backend(
     is one for single row-major matrices. Left out, every product is taken. ``configs`` are names of your choice, the
     first one the default. Registering a name again replaces the earlier function.
 
-    Returns the record. Raises ValueError if the name is "auto" or a built-in backend's, TypeError if ``fn`` or
-    ``accepts`` cannot be called.
+    Returns the record. Raises ValueError if the name is "auto" or a built-in backend's, or a configuration is named
+    twice, TypeError if an argument is of the wrong type. A call raises ValueError if ``fn`` resizes ``out``.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"a backend's name must be a string, found {name!r}")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name):
         raise ValueError(f"a backend's name is letters, digits, '_', '.' and '-', found {name!r}")
     if name == "auto" or name in _built_in():
@@ -185,19 +196,44 @@ def register_backend(
     if isinstance(configs, str):
         raise TypeError(f"configs must be a sequence of names, found the string {configs!r}; write ({configs!r},)")
     names = tuple(configs)
+    for config in names:
+        if not isinstance(config, str) or not config:
+            raise TypeError(f"configs must be names, found {config!r} among them")
+        if names.count(config) > 1:
+            raise ValueError(f"configs must differ, found {config!r} {names.count(config)} times")
+    if properties is not None and not isinstance(properties, Properties):
+        raise TypeError(f"properties must be a Properties, found {type(properties).__name__}")
     record = Backend(
         name=name,
-        idea=(fn.__doc__ or "registered by the user").strip().splitlines()[0],
+        idea=next(iter((fn.__doc__ or "").strip().splitlines()), "registered by the user"),
         requires=(),
         configs=names,
         properties=properties or Properties(),
         unavailable=lambda device_type: None,
         accepts=accepts or (lambda problem, config: None),
         choose=lambda problem: names[0] if names else None,
-        run=fn,
+        run=functools.partial(_run_and_look, name, fn),
     )
     _registered[name] = record
     return record
+
+
+def _run_and_look(
+    name: str,
+    fn: Callable[[Tensor, Tensor, Tensor, str | None], None],
+    a: Tensor,
+    b: Tensor,
+    out: Tensor,
+    config: str | None,
+) -> None:
+    """Calls ``fn``. Raises ValueError if ``out`` is another tensor afterwards."""
+    shape, stride, address = out.shape, out.stride(), out.data_ptr()
+    fn(a, b, out, config)
+    if out.shape != shape or out.stride() != stride or out.data_ptr() != address:
+        raise ValueError(
+            f"backend {name!r} must write into out as it is, but resized or moved it: shape {tuple(shape)}, strides "
+            f"{stride} became shape {tuple(out.shape)}, strides {out.stride()}"
+        )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ from rich.table import Table
 from torch import Tensor
 
 from hgemm import isolation, search
-from hgemm.backends import backends
+from hgemm.backends import Backend, backends, did_you_mean
 from hgemm.cases import Case, cases
 from hgemm.conformance import Failure, Report
 from hgemm.data import DATA
@@ -70,14 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.search and (reason := search.missing()):
             raise ValueError(reason)
-        records = [isolation.load(name) for name in options.backend] if options.backend else list(backends())
-        for record in records:
-            record.check_config(options.config)
+        records = _asked_for(options.backend, options.config)
         only = Case.parse(options.case) if options.case else None
         idle = {record.name: reason for record in records if (reason := record.unavailable(options.device))}
         if options.backend and idle:
             raise ValueError("; ".join(f"{name} does not run on {options.device}: {idle[name]}" for name in idle))
-    except (ValueError, ImportError, AttributeError) as error:
+        if len(idle) == len(records):
+            raise ValueError(f"nothing that was asked for runs on {options.device}: {_by_reason(idle)}")
+    except (ValueError, TypeError, ImportError, AttributeError, SyntaxError) as error:
         print(f"hgemm.check: {error}", file=sys.stderr)
         return 2
     spelled = {name.rpartition(":")[2]: name for name in options.backend or ()}
@@ -98,15 +98,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for backend, of_backend in runs.items():
             name = spelled.get(backend, backend)
             apart = options.device == "cuda" and isolation.can_isolate(name)
-            reports += (isolation.isolated_reports if apart else isolation.reports)(
-                name,
-                of_backend,
-                options.device,
-                quick=options.quick,
-                only=only,
-                seconds=options.search and options.search / len(tasks),
-                before=show,
-            )
+            try:
+                reports += (isolation.isolated_reports if apart else isolation.reports)(
+                    name,
+                    of_backend,
+                    options.device,
+                    quick=options.quick,
+                    only=only,
+                    seconds=options.search and options.search / len(tasks),
+                    before=show,
+                )
+            except (ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:  # not of a kernel
+                if only is None:
+                    raise
+                reason = (str(error) or type(error).__name__).splitlines()[0]
+                print(f"hgemm.check: the case {only.name} cannot be set up here: {reason}", file=sys.stderr)
+                return 2
     tried = {report.backend for report in reports if report.cases}
     untried = [report for report in reports if report.backend not in tried]
     passed = not untried and all(report.passed for report in reports)
@@ -115,6 +122,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         _print(reports, idle, untried, options.device, spelled)
     return 0 if passed else 1
+
+
+def _asked_for(names: Sequence[str] | None, config: str | None) -> list[Backend]:
+    """The backends of these names, each of which must have the configuration; without names those that have it, or
+    all. Raises what ``isolation.load`` does, and ValueError if there are none or two are called the same."""
+    if names:
+        records = [isolation.load(name) for name in dict.fromkeys(names)]
+        called = [record.name for record in records]
+        if twice := [name for name in called if called.count(name) > 1]:
+            raise ValueError(f"two of the backends are called {twice[0]!r}; check them one by one")
+        for record in records:
+            record.check_config(config)
+        return records
+    records = [record for record in backends() if config is None or config in record.configs]
+    if config is not None and not records:
+        known = dict.fromkeys(name for record in backends() for name in record.configs)
+        raise ValueError(f"no backend has a configuration {config!r}{did_you_mean(config, known)}")
+    return records
+
+
+def _by_reason(idle: dict[str, str]) -> str:
+    reasons: dict[str, list[str]] = {}
+    for name, reason in idle.items():
+        reasons.setdefault(reason, []).append(name)
+    return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
 
 
 def command(report: Report, device: str, backend: str) -> str:
@@ -143,7 +175,7 @@ def _parser() -> argparse.ArgumentParser:
         help="a backend's name, or module:function for a function(a, b, out, config) of your own; may be repeated "
         "(default: every backend that can run on the device)",
     )
-    parser.add_argument("--config", help="only this configuration")
+    parser.add_argument("--config", help="only this configuration (default backends: those that have it)")
     parser.add_argument("--dtype", choices=[_short(dtype) for dtype in DTYPES], help="only this dtype")
     parser.add_argument("--case", metavar="MxNxK:DATA", help=f"only this case; DATA is one of {', '.join(DATA)}")
     parser.add_argument("--quick", action="store_true", help="few and small shapes")

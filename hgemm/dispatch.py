@@ -76,6 +76,7 @@ def explain(a: Tensor, b: Tensor, out: Tensor | None = None) -> Choice:
     shape = arguments.check(a, b, out)
     if a.device.type == "meta":
         raise ValueError("tensors on the meta device have no memory, which the choice depends on")
+    arguments.check_storage(a, b, out)
     if out is not None:
         arguments.check_memory(a, b, out)
     if shape.numel() == 0 or a.shape[-1] == 0:
@@ -103,7 +104,7 @@ def multiply(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor
 def _key(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | None) -> tuple[object, ...] | None:
     """What the checks and the plan depend on. None if it cannot be read: then the checks say what is wrong.
 
-    Without memory, an operand has an odd address, as no operand with memory has.
+    Without memory, a tensor has an odd address, as none with memory has.
     """
     if config is not None and not isinstance(config, str):
         return None
@@ -125,7 +126,7 @@ def _key(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | N
             (b.data_ptr() or -1) % VECTOR_BYTES,
             b.is_neg(),
             out is not None
-            and (out.shape, out.stride(), out.dtype, out.device, out.data_ptr() % VECTOR_BYTES, out.is_neg()),
+            and (out.shape, out.stride(), out.dtype, out.device, (out.data_ptr() or -1) % VECTOR_BYTES, out.is_neg()),
         )
     except (AttributeError, TypeError, RuntimeError):
         return None
@@ -158,6 +159,7 @@ def _multiply_unseen(
     record = _named(backend, config)
     if a.device.type == "meta":
         return _through_ops(a, b, backend, config, out)
+    arguments.check_storage(a, b, out)
     if out is not None:
         arguments.check_memory(a, b, out)
     if shape.numel() == 0 or a.shape[-1] == 0:
@@ -254,7 +256,15 @@ def _named(backend: str, config: str | None) -> Backend | None:
 
 
 def _takers(problem: Problem) -> tuple[str, ...]:
-    return tuple(record.name for record in backends() if record.refuses(problem) is None)
+    return tuple(record.name for record in backends() if _takes(record, problem))
+
+
+def _takes(record: Backend, problem: Problem) -> bool:
+    """A rule of a user's own that fails is no offer, nor a reason to lose what another backend has to say."""
+    try:
+        return record.refuses(problem) is None
+    except Exception:
+        return False
 
 
 def _unsupported(record: Backend, rule: str, takers: tuple[str, ...]) -> UnsupportedProblem:

@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -30,6 +31,10 @@ VARIABLES = (
     "HGEMM_CUDA_ARCHS",
     "TORCH_CUDA_ARCH_LIST",
     "HGEMM_CACHE_DIR",
+    "XDG_CACHE_HOME",
+    "HGEMM_EMULATOR",
+    "HGEMM_EMULATOR_CXXFLAGS",
+    "HGEMM_EMULATOR_LIMIT",
     "HGEMM_VERBOSE",
     "CUDA_HOME",
     "CXX",
@@ -122,11 +127,22 @@ def _toolchain() -> Iterator[dict[str, Any]]:
             yield {"name": name, "found": False, "detail": tool}
         else:
             yield {"name": name, "found": True, "detail": f"{tool.version} ({tool.origin})"}
-    folder = cache.configured_folder()
+    yield {"name": "kernel cache", **_cache()}
+
+
+def _cache() -> dict[str, Any]:
+    """Where kernels are cached, and whether that works, which only trying says: a folder is made and removed."""
+    try:
+        folder = cache.configured_folder()
+    except RuntimeError as error:
+        return {"found": False, "detail": str(error)}
     existing = next(path for path in (folder, *folder.parents) if os.path.exists(path))
-    writable = os.path.isdir(existing) and os.access(existing, os.W_OK | os.X_OK)
-    detail = str(folder) if writable else f"{folder} cannot be written; set HGEMM_CACHE_DIR to a folder that can be"
-    yield {"name": "kernel cache", "found": writable, "detail": detail}
+    try:
+        os.rmdir(tempfile.mkdtemp(prefix=cache.STAGING_PREFIX, dir=existing))
+    except OSError as error:
+        way_out = "set HGEMM_CACHE_DIR to a folder that can be"
+        return {"found": False, "detail": f"{folder} cannot be written ({error.strerror}); {way_out}"}
+    return {"found": True, "detail": str(folder)}
 
 
 def _version(package: str) -> str | None:

@@ -335,6 +335,11 @@ def test_a_backend_that_takes_nothing_has_not_passed(capsys: pytest.CaptureFixtu
         (["--case", "8x8"], "should read MxNxK"),
         (["--backend", "no_such_module:f"], "No module named 'no_such_module'"),
         (["--backend", "hgemm.check:no_such_function"], "no_such_function"),
+        (["--backend", "json:decoder"], "fn must be a function, found module"),
+        (["--backend", "json:loads", "--backend", "pickle:loads"], "two of the backends are called 'loads'"),
+        (["--config", "128x128x32_s2_w64x33"], "no backend has a configuration '128x128x32_s2_w64x33', did you mean"),
+        (["--backend", "torch", "--device", "cpu", "--case", f"{10**9}x{10**9}x8:integers"], "cannot be set up here"),
+        (["--backend", "torch", "--device", "cpu", "--case", f"{10**30}x8x8:integers"], "cannot be set up here"),
     ],
 )
 def test_what_cannot_be_checked_is_status_2(
@@ -344,6 +349,22 @@ def test_what_cannot_be_checked_is_status_2(
     captured = capsys.readouterr()
     assert complaint in captured.err
     assert captured.out == ""
+
+
+def test_a_configuration_alone_picks_the_backends_that_have_it(capsys: pytest.CaptureFixture[str]) -> None:
+    hgemm.register_backend("first", right, configs=("small",))
+    hgemm.register_backend("second", right, configs=("large", "small"))
+    hgemm.register_backend("third", right, configs=("large",))
+    assert main(["--config", "small", "--device", "cpu", "--quick", "--json"]) == 0
+    results = json.loads(capsys.readouterr().out)["results"]
+    assert {(result["backend"], result["config"]) for result in results} == {("first", "small"), ("second", "small")}
+
+
+def test_nothing_that_runs_is_status_2(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    record = hgemm.backends()["cublas"]
+    monkeypatch.setattr("hgemm.check.backends", lambda: [record])
+    assert main(["--device", "cpu"]) == 2
+    assert "nothing that was asked for runs on cpu: cublas: " in capsys.readouterr().err
 
 
 def test_a_function_of_ones_own_from_the_command_line(tmp_path: Path) -> None:

@@ -117,10 +117,24 @@ def test_a_cache_below_a_file_cannot_be_written(ada: Path, monkeypatch: pytest.M
     monkeypatch.setenv("HGEMM_CACHE_DIR", str(ada / "file" / "cache"))
     entry = cache_entry()
     assert entry["found"] is False
-    assert "~/file/cache cannot be written; set HGEMM_CACHE_DIR" in entry["detail"]
+    assert "~/file/cache cannot be written (Not a directory); set HGEMM_CACHE_DIR" in entry["detail"]
     monkeypatch.setenv("HGEMM_CACHE_DIR", str(ada / "not" / "yet"))
     assert cache_entry() == {"name": "kernel cache", "found": True, "detail": "~/not/yet"}
     assert not (ada / "not").exists(), "looking creates nothing"
+
+
+def test_a_cache_that_looks_writable_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HGEMM_CACHE_DIR", "/proc/x")
+    entry = cache_entry()
+    assert entry["found"] is False
+    assert "/proc/x cannot be written (" in entry["detail"]
+
+
+def test_settings_of_the_emulator_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HGEMM_EMULATOR_LIMIT", "12345")
+    assert "HGEMM_EMULATOR_LIMIT=12345" in shown([], capsys)
 
 
 def cache_entry() -> dict[str, Any]:

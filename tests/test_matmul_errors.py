@@ -284,6 +284,31 @@ def test_tensors_that_do_not_hold_their_elements_are_refused_by_all_but_torch(
         assert torch.equal(hgemm.matmul(lazy, B, backend=name), torch.matmul(lazy, B))
 
 
+@pytest.mark.parametrize("which", ["a", "b", "out"])
+@pytest.mark.parametrize("backend", ["spy", "auto", "torch"])
+def test_elements_without_memory_are_refused(which: str, backend: str, spy: list[str]) -> None:
+    def tensors() -> dict[str, Tensor]:
+        return {"a": half(8, 16), "b": half(16, 24), "out": half(8, 24)}
+
+    kept = tensors()
+    hgemm.matmul(kept["a"], kept["b"], out=kept["out"], backend=backend)
+    spy.clear()
+    arguments = tensors()
+    arguments[which].untyped_storage().resize_(0)
+    for call in (lambda: hgemm.matmul(**arguments, backend=backend), lambda: hgemm.explain(**arguments)):  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=f"^{which} has no memory for its [0-9]+ elements"):
+            call()
+    assert not spy
+
+
+def test_lazy_zeros_cannot_be_written(spy: list[str]) -> None:
+    out = torch._efficientzerotensor((8, 24), dtype=torch.float16)
+    for backend in ("spy", "auto"):
+        with pytest.raises(ValueError, match=r"^out has no memory for its 192 elements"):
+            hgemm.matmul(A, B, out=out, backend=backend)
+    assert not spy
+
+
 def test_takers_are_worked_out_from_the_registry(spy: list[str]) -> None:
     message = refused(spy, hgemm.UnsupportedProblem, ("b must be row-major",), A, half(24, 16).t(), backend="rows")
     takers = message.rpartition(": ")[2].split(", ")

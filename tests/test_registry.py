@@ -153,7 +153,50 @@ def test_what_cannot_be_called_is_refused() -> None:
         hgemm.register_backend("mine", multiply, accepts=nothing)
     with pytest.raises(TypeError, match="sequence of names"):
         hgemm.register_backend("mine", multiply, configs="small")
+    for name in (None, 5):
+        with pytest.raises(TypeError, match="name must be a string, found"):
+            hgemm.register_backend(name, multiply)  # type: ignore[arg-type]
+    for configs in (("small", 5), (None,), ("",)):
+        with pytest.raises(TypeError, match="configs must be names, found"):
+            hgemm.register_backend("mine", multiply, configs=configs)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="configs must differ, found 'small' 2 times"):
+        hgemm.register_backend("mine", multiply, configs=("small", "large", "small"))
+    with pytest.raises(TypeError, match="properties must be a Properties, found dict"):
+        hgemm.register_backend("mine", multiply, properties={})  # type: ignore[arg-type]
     assert find("mine") is None
+
+
+@pytest.mark.parametrize("answer", [True, False, "", 0])
+def test_a_rule_is_text_or_none(answer: Any) -> None:
+    hgemm.register_backend("mine", multiply, accepts=lambda problem, config: answer)
+    with pytest.raises(TypeError, match=r"accepts\(\) of backend 'mine' returned .*; return the rule broken"):
+        hgemm.matmul(torch.ones(8, 8).half(), torch.ones(8, 8).half(), backend="mine")
+
+
+def test_a_rule_that_fails_spoils_no_other_refusal() -> None:
+    def fails(problem: Problem, config: str | None) -> str | None:
+        raise LookupError("a rule of ours")
+
+    hgemm.register_backend("fails", multiply, accepts=fails)
+    hgemm.register_backend("mine", multiply, accepts=lambda problem, config: "not today")
+    a = torch.ones(8, 8).half()
+    with pytest.raises(hgemm.UnsupportedProblem, match="not today") as caught:
+        hgemm.matmul(a, a, backend="mine")
+    assert "fails" not in str(caught.value)
+    with pytest.raises(LookupError, match="a rule of ours"):
+        hgemm.matmul(a, a, backend="fails")
+
+
+def test_out_is_written_not_resized() -> None:
+    a = torch.ones(8, 8).half()
+    for resize in (lambda out: out.resize_(4, 4), lambda out: out.t_(), lambda out: out.set_(torch.ones(8, 8).half())):
+        hgemm.register_backend("mine", lambda a, b, out, config, resize=resize: resize(out))
+        if resize(torch.ones(8, 8).half()).shape == (8, 8):
+            out = torch.empty(8, 16).half()[:, :8]
+            with pytest.raises(ValueError, match="'mine' must write into out as it is"):
+                hgemm.matmul(a, a, backend="mine", out=out)
+        with pytest.raises(ValueError, match="'mine' must write into out as it is"):
+            hgemm.matmul(a, torch.ones(8, 4).half(), backend="mine")
 
 
 def test_import_is_light_and_listing_needs_no_tools() -> None:
