@@ -234,7 +234,7 @@ HGEMM_DEVICE void mbarrier_wait_parity(uint32_t barrier, uint32_t parity) {
 // The phase of `barrier` counts the box's full bytes when they have landed. One thread issues for all.
 //
 // The destination is spelt `.shared::cta` (PTX ISA 8.6, CUDA 12.8): with `.shared::cluster` the compiler guards every
-// copy for sm_120 by a test whether the address belongs to another block, and the call behind it costs 20 registers.
+// copy for sm_120 by a test whether the address belongs to another block, and the call behind it makes kernels spill.
 HGEMM_DEVICE void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map, uint32_t barrier, int column, int row,
                               int batch) {
   asm volatile(

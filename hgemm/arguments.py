@@ -55,6 +55,21 @@ def check_storage(a: Tensor, b: Tensor, out: Tensor | None) -> None:
             )
 
 
+def lazy(a: Tensor, b: Tensor, out: Tensor | None) -> str | None:
+    """The name of a tensor whose memory does not hold its elements: it holds their negatives, as for the imaginary part
+    of a conjugate, or there is none, as for the zeros that automatic differentiation makes."""
+    for name, tensor in (("a", a), ("b", b), ("out", out)):
+        if tensor is not None and (tensor.is_neg() or not tensor.data_ptr()):
+            return name
+    return None
+
+
+def lazy_rule(name: str) -> str:
+    """What every kernel demands of a tensor that `lazy` names, and the way out."""
+    way_out = "pass other memory" if name == "out" else f"pass {name}.resolve_neg().clone()"
+    return f"{name} must hold its own values, found a lazily negated view, or zeros without memory; {way_out}"
+
+
 def check_memory(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Raises ValueError if writing an element of ``out`` would change an input or another element of ``out``."""
     if name := shared_memory(a, b, out):

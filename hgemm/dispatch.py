@@ -81,7 +81,7 @@ def explain(a: Tensor, b: Tensor, out: Tensor | None = None) -> Choice:
         arguments.check_memory(a, b, out)
     if shape.numel() == 0 or a.shape[-1] == 0:
         return Choice(TORCH, None, "nothing to multiply: an empty product, or zeros where K = 0")
-    if name := _lazy(a, b, out):
+    if name := arguments.lazy(a, b, out):
         return Choice(TORCH, None, f"{name} is lazily negated, or zeros without memory; no kernel knows of either")
     _, problem = _describe(a, b, out, shape)
     return choose(problem)
@@ -166,7 +166,7 @@ def _multiply_unseen(
         if record is not None and (rule := record.refuses_device(a.device.type)):
             raise _unsupported(record, rule, (TORCH,))
         return torch.zeros(shape, dtype=a.dtype, device=a.device) if out is None else out.zero_()
-    if name := _lazy(a, b, out):
+    if name := arguments.lazy(a, b, out):
         return _multiply_lazy(a, b, record, out, name)
     folding, problem = _describe(a, b, out, shape)
     if record is None:
@@ -184,21 +184,10 @@ def _multiply_unseen(
     return _run(plan, a, b, out)
 
 
-def _lazy(a: Tensor, b: Tensor, out: Tensor | None) -> str | None:
-    """The name of a tensor whose memory does not hold its elements: it holds their negatives, as for the imaginary part
-    of a conjugate, or there is none, as for the zeros that automatic differentiation makes."""
-    for name, tensor in (("a", a), ("b", b), ("out", out)):
-        if tensor is not None and (tensor.is_neg() or not tensor.data_ptr()):
-            return name
-    return None
-
-
 def _multiply_lazy(a: Tensor, b: Tensor, record: Backend | None, out: Tensor | None, name: str) -> Tensor:
     """Torch knows of such tensors, and makes a copy where it needs one. No kernel does."""
     if record is not None and record.name != TORCH:
-        way_out = "pass other memory" if name == "out" else f"pass {name}.resolve_neg().clone()"
-        rule = f"{name} must hold its own values, found a lazily negated view, or zeros without memory; {way_out}"
-        raise _unsupported(record, rule, (TORCH,))
+        raise _unsupported(record, arguments.lazy_rule(name), (TORCH,))
     product = torch.matmul(a, b)
     return product if out is None else out.copy_(product)
 

@@ -59,7 +59,7 @@ def emulate(
     UnsupportedProblem (the kernel refuses the product, or it is too large, or its batches take several launches), and
     BuildError (no C++ compiler).
     """
-    from hgemm.arguments import check, check_memory
+    from hgemm.arguments import check, check_memory, lazy, lazy_rule
     from hgemm.cuda_kernels.adapter import kernel_rule
     from hgemm.folding import View, fold
 
@@ -75,11 +75,8 @@ def emulate(
     if product.numel() == 0 or a.shape[-1] == 0:
         raise ValueError(f"nothing to emulate in a product of shapes {tuple(a.shape)} and {tuple(b.shape)}")
     tensors = (a, b, product)
-    for name, tensor in zip(("a", "b", "out"), tensors, strict=True):
-        if tensor.is_neg() or not tensor.data_ptr():
-            way_out = "pass other memory" if name == "out" else f"pass {name}.resolve_neg().clone()"
-            found = "a lazily negated view, or zeros without memory"
-            raise _unsupported(backend, f"{name} must hold its own values, found {found}; {way_out}")
+    if name := lazy(a, b, product):
+        raise _unsupported(backend, lazy_rule(name))
     folding = fold(*(View(tuple(tensor.shape), tensor.stride()) for tensor in tensors))
     if (launches := len(folding.offsets)) > 1:
         raise UnsupportedProblem(

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -141,12 +141,6 @@ class EmulatedLibrary:
             ctypes.byref(problem), config, workspace, ctypes.c_size_t(size), None
         )
         return result
-
-    def config_names(self) -> Iterator[str]:
-        index = 0
-        while name := self.functions.hgemm_config_name(index):
-            yield name.decode()
-            index += 1
 
 
 def in_thread(work: Callable[[], None], watch: Callable[[], None], progress: Progress, seconds: float = 0.1) -> None:

@@ -21,7 +21,6 @@ class TerminalObserver(Observer):
     """
 
     def __init__(self, console: Console, *, tables: bool, on_case: Callable[[Results], None] = lambda results: None):
-        self._console = console
         self._tables = tables
         self._on_case = on_case
         self._progress = Progress(

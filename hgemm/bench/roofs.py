@@ -70,7 +70,7 @@ def copy(machine: Machine) -> Yardstick:
     """Every word of one buffer read and, inverted, written to another.
 
     Each is as large as COPY_BYTES where a quarter of the free memory holds both. It is a kernel because the driver's
-    own copy falls short of the memory's bandwidth by a third on an H200.
+    own copy need not reach the memory's bandwidth.
     """
     words = min(COPY_BYTES, machine.free_bytes() // 8) // 4096 * 1024
     generator = torch.Generator(machine.device).manual_seed(0)
