@@ -1,12 +1,12 @@
 """Results files to compare with each other, with times that a test chooses. No figure here is real."""
 
-import copy
+from dataclasses import replace
 
 import made_up_results
 import numpy as np
 from numpy.typing import NDArray
 
-from hgemm.bench.schema import CaseResult, Results, Row
+from hgemm.bench.schema import CaseResult, Clocks, Results, Row
 from hgemm.bench.suites import Shape
 
 Times = NDArray[np.float64]
@@ -23,7 +23,8 @@ def results_of(times: Times, controls: Times) -> Results:
     template.rows = [row for row in template.rows if row.timing and row.role != "roof"]
     results.cases = []
     for samples, control in zip(times, controls, strict=True):
-        case = copy.deepcopy(template)
+        rows = [replace(row, timing=row.timing and replace(row.timing)) for row in template.rows]
+        case = replace(template, rows=rows)
         for row, us in zip(case.rows, (control, samples), strict=True):
             set_samples(row, us)
         results.cases.append(case)
@@ -35,8 +36,7 @@ def set_samples(row: Row, us: Times) -> None:
     assert timing is not None
     timing.samples_us, timing.rounds = list(map(float, us)), list(range(len(us)))
     timing.at_s = [0.1 * index for index in range(len(us))]
-    for column in vars(timing.clocks).values():
-        column[:] = [column[0]] * len(us)
+    timing.clocks = Clocks(*([column[0]] * len(us) for column in vars(timing.clocks).values()))
 
 
 def one_case(factor: float = 1.0, scatter: Times = SCATTER, clock: Times | float = 1.0) -> Results:
