@@ -167,10 +167,14 @@ def test_the_table_begins_with_counts_and_shows_the_worst_first(
     assert capsys.readouterr().out.count(" same ") >= 15
 
 
-def test_a_narrow_terminal_cuts_no_line_of_words(files: Callable[[Results, Results], list[str]]) -> None:
-    console = Console(width=60, record=True, force_terminal=True)
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_narrow_terminal_cuts_no_figure(files: Callable[[Results, Results], list[str]], width: int) -> None:
+    console = Console(width=width, record=True, force_terminal=True)
     command.main([*files(whole(), changed()), "--margin", "5%"], console)
-    assert "(failed: RuntimeError: boom)" in console.export_text()
+    text = console.export_text()
+    assert "\u2026" not in text
+    assert "(failed: RuntimeError: boom)" in text
+    assert ("triton:128x256x64_s3_w64x64  broken" in text) == (width == 120)
 
 
 def test_json_holds_every_row(

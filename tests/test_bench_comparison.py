@@ -135,6 +135,14 @@ def test_what_one_file_lacks_is_listed() -> None:
     assert {(str(e.contestant), e.case.M) for e in comparison.only_b} == {("torch:other", 2048), ("cublas", 2048)}
 
 
+def test_the_worst_comes_first() -> None:
+    factors = np.array([0.9, 1.0, 1.2, 1.01, 0.8, 1.1])[:, None]
+    control = np.full((len(factors), ROUNDS), 170.0)
+    a, b = results_of(np.tile(100 * SCATTER, (len(factors), 1)), control), results_of(100 * factors * SCATTER, control)
+    ratios = [change.ratio.value for change in compare(a, b).changes if change.ratio]
+    assert ratios == pytest.approx([1.2, 1.1, 1.01, 1.0, 0.9, 0.8])
+
+
 def test_calls_that_allocate_face_calls_that_allocate() -> None:
     def run(with_out: float, allocating: float) -> Results:
         results = one_case(with_out)

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hgemm.bench.comparison import CONFIDENCE, Change, Comparison, Contestant, Missing, Ratio
+from hgemm.bench.tables import TABLE_WIDTH
 
 JSON_SCHEMA = "hgemm-comparison"
 JSON_SCHEMA_VERSION = 1
@@ -30,9 +31,9 @@ def print_comparison(console: Console, comparison: Comparison, *, everything: bo
     for line in _summary(comparison):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     if changes := _shown(comparison, everything):
-        console.print(_table("Time of B over time of A, worst first", CHANGES, map(_change, changes)))
+        console.print(_table(console, "Time of B over time of A, worst first", CHANGES, map(_change, changes)))
     if means := _means(comparison):
-        console.print(_table("Geometric mean over the cases", MEANS, means))
+        console.print(_table(console, "Geometric mean over the cases", MEANS, means))
     for line in _remainder(comparison):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
@@ -184,7 +185,8 @@ def _short(value: object) -> str:
     return text[:12] if len(text) == 64 and text.isalnum() else text
 
 
-def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+def _table(console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Where the terminal is too narrow, names are folded and figures stay whole."""
     table = Table(
         title=title,
         title_justify="left",
@@ -198,7 +200,8 @@ def _table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -
         table.add_column(
             heading,
             justify="left" if words else "right",
-            no_wrap=bool(heading),
+            no_wrap=heading not in (("",) if console.width >= TABLE_WIDTH else ("", "case", "contestant")),
+            overflow="fold",
         )
     verdict = headings.index("verdict")
     for row in rows:
