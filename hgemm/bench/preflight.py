@@ -116,7 +116,8 @@ def _serve(pipe: Any, path: list[str], files: list[str], device: str) -> None:
     pipe.send((None, True))
     with contextlib.suppress(EOFError):
         while True:
-            reply = _try(*pipe.recv(), torch.device(device))
+            name, config, case = pipe.recv()
+            reply = _try(name, config, case, torch.device(device))
             pipe.send((reply, _usable(device)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,7 +91,7 @@ def _positive(name: str, text: str) -> int:
     return int(text)
 
 
-def _one_of(name: str, row: dict[str, str], known: tuple[str, ...] | dict[str, object]) -> str | None:
+def _one_of(name: str, row: dict[str, str], known: Collection[str]) -> str | None:
     value = row.get(name) or None
     if value is not None and value not in known:
         raise ValueError(f"{name} must be one of {', '.join(known)} or empty, found {value!r}")
