@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from hgemm.bench.comparison_rules import Difference
+from hgemm.bench.schema import CaseResult
 from hgemm.bench.statistics import Shift
 
 CONFIDENCE = 0.95
@@ -26,28 +27,6 @@ Verdict = Literal["broken", "slower", "ambiguous", "same", "faster", "mended"]
 
 VERDICTS: tuple[Verdict, ...] = ("broken", "slower", "ambiguous", "same", "faster", "mended")
 """Worst first."""
-
-
-class CaseKey(NamedTuple):
-    """What makes two cases the same."""
-
-    M: int
-    N: int
-    K: int
-    batch: int
-    dtype: str
-    layout: str
-    distribution: str
-
-    def __str__(self) -> str:
-        words = [f"{self.M} x {self.N} x {self.K}", self.dtype]
-        if self.batch > 1:
-            words.insert(0, f"{self.batch} of")
-        if self.layout != "nn":
-            words.append(self.layout)
-        if self.distribution != "normal":
-            words.append(f"({self.distribution})")
-        return " ".join(words)
 
 
 class Contestant(NamedTuple):
@@ -87,7 +66,8 @@ class Ratio:
 class Change:
     """One contestant in one case of both files."""
 
-    case: CaseKey
+    case: CaseResult
+    """As A has it."""
     contestant: Contestant
     verdict: Verdict
     ratio: Ratio | None = None
@@ -103,7 +83,7 @@ class Change:
 class Missing:
     """A contestant of one file that the other says nothing about; the whole case is missing if it is not common."""
 
-    case: CaseKey
+    case: CaseResult
     contestant: Contestant
     whole_case: bool
     remark: str = ""

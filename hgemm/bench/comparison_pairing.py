@@ -18,7 +18,6 @@ from typing import TypeVar
 from hgemm.bench.comparison import (
     CONFIDENCE,
     VERDICTS,
-    CaseKey,
     Change,
     Comparison,
     Contestant,
@@ -28,9 +27,10 @@ from hgemm.bench.comparison import (
     Verdict,
 )
 from hgemm.bench.comparison_rules import Incomparable, differences, mode_of, refuse_unlike
-from hgemm.bench.metrics import clock_mhz, label, timed_rows
+from hgemm.bench.metrics import clock_mhz, label, throttled, timed_rows
 from hgemm.bench.schema import CaseResult, Results, Row, Timing
 from hgemm.bench.statistics import NOISY_CV, mean_interval, shift
+from hgemm.bench.tables import title
 
 
 def compare(a: Results, b: Results, *, margin: float = 0.01, control: bool = True) -> Comparison:
@@ -52,9 +52,9 @@ def compare(a: Results, b: Results, *, margin: float = 0.01, control: bool = Tru
             "plain times are compared: those of mode e2e are the host's, the control's the device's"
         )
     common = _common_cases(comparison, a, b)
-    yardsticks = [_controls(*cases) if comparison.controlled else None for _, cases in common]
-    for (key, cases), yardstick in zip(common, yardsticks, strict=True):
-        _compare_case(comparison, key, *cases, None if isinstance(yardstick, str) else yardstick)
+    yardsticks = [_controls(*cases) if comparison.controlled else None for cases in common]
+    for cases, yardstick in zip(common, yardsticks, strict=True):
+        _compare_case(comparison, *cases, None if isinstance(yardstick, str) else yardstick)
     if not comparison.changes:
         raise Incomparable("A and B have no contestant in common that was timed in either")
     _describe_control(comparison, yardsticks)
@@ -65,18 +65,16 @@ def compare(a: Results, b: Results, *, margin: float = 0.01, control: bool = Tru
     return comparison
 
 
-def _common_cases(
-    comparison: Comparison, a: Results, b: Results
-) -> list[tuple[CaseKey, tuple[CaseResult, CaseResult]]]:
+def _common_cases(comparison: Comparison, a: Results, b: Results) -> list[tuple[CaseResult, CaseResult]]:
     """The cases of both files; those of one are filed as missing. Raises Incomparable if there is none."""
     cases_a, cases_b = _keyed(a.cases, _case_key), _keyed(b.cases, _case_key)
     for mine, others, missing in ((cases_a, cases_b, comparison.only_a), (cases_b, cases_a, comparison.only_b)):
         for key, case in mine.items():
             if key not in others:
-                missing += [Missing(key[0], who, True, _why(row)) for (who, _), row in _contestants(case).items()]
-    common = [(key[0], (case, cases_b[key])) for key, case in cases_a.items() if key in cases_b]
+                missing += [Missing(case, who, True, _why(row)) for (who, _), row in _contestants(case).items()]
+    common = [(case, cases_b[key]) for key, case in cases_a.items() if key in cases_b]
     if not common:
-        first = f"A begins with {next(iter(cases_a))[0]}, B with {next(iter(cases_b))[0]}"
+        first = f"A begins with {title(a.cases[0])}, B with {title(b.cases[0])}"
         raise Incomparable(f"A and B have no case in common: {first}; measure the same shapes, dtypes and layouts")
     return common
 
@@ -100,32 +98,30 @@ def _describe_control(comparison: Comparison, yardsticks: Sequence[tuple[Timing,
         comparison.notes.append(f"plain times are compared in {count} case{'s' * (count > 1)}: {why}")
 
 
-def _compare_case(
-    comparison: Comparison, key: CaseKey, a: CaseResult, b: CaseResult, controls: tuple[Timing, Timing] | None
-) -> None:
+def _compare_case(comparison: Comparison, a: CaseResult, b: CaseResult, controls: tuple[Timing, Timing] | None) -> None:
     rows_a, rows_b = _contestants(a), _contestants(b)
     for who in dict.fromkeys([*rows_a, *rows_b]):
         row_a, row_b = rows_a.get(who), rows_b.get(who)
         if row_a is None or row_b is None:
             row, missing = (row_a, comparison.only_a) if row_b is None else (row_b, comparison.only_b)
             assert row is not None
-            missing.append(Missing(key, who[0], False, _why(row)))
+            missing.append(Missing(a, who[0], False, _why(row)))
         elif row_a.timing and row_b.timing:
-            comparison.changes.append(_timed(comparison.margin, key, who[0], row_a.timing, row_b.timing, controls))
+            comparison.changes.append(_timed(comparison.margin, a, who[0], row_a.timing, row_b.timing, controls))
         elif row_a.timing is None and row_b.timing is None:
             reasons = dict.fromkeys((_why(row_a), _why(row_b)))
-            comparison.never_timed.append(Missing(key, who[0], False, "; in B: ".join(reasons)))
+            comparison.never_timed.append(Missing(a, who[0], False, "; in B: ".join(reasons)))
         else:
             untimed, missing = (row_b, comparison.only_a) if row_a.timing else (row_a, comparison.only_b)
             if untimed.status == "interrupted":  # says nothing about the contestant
-                missing.append(Missing(key, who[0], False, _why(untimed)))
+                missing.append(Missing(a, who[0], False, _why(untimed)))
             else:
                 verdict: Verdict = "broken" if row_a.timing else "mended"
-                comparison.changes.append(Change(key, who[0], verdict, remarks=(_why(untimed),)))
+                comparison.changes.append(Change(a, who[0], verdict, remarks=(_why(untimed),)))
 
 
 def _timed(
-    margin: float, key: CaseKey, who: Contestant, a: Timing, b: Timing, controls: tuple[Timing, Timing] | None
+    margin: float, case: CaseResult, who: Contestant, a: Timing, b: Timing, controls: tuple[Timing, Timing] | None
 ) -> Change:
     plain = _logarithms(a), _logarithms(b)
     remarks = [] if a.timer == b.timer else [f"timed by {a.timer} in A and by {b.timer} in B"]
@@ -139,10 +135,12 @@ def _timed(
             remarks.append(f"the control has {len(samples)} of the {len(timing.samples_us)} rounds of {name}")
         if len(samples) > 1 and statistics.stdev(samples) > NOISY_CV:
             remarks.append(f"noisy in {name}")
+        if held := throttled(timing):
+            remarks.append(f"{held} of {len(timing.samples_us)} throttled in {name}")
     if math.isinf(ratio.high):
         remarks.append(f"too few rounds for an interval: {len(used[0])} and {len(used[1])}")
     us = statistics.median(a.samples_us), statistics.median(b.samples_us)
-    return Change(key, who, ratio.verdict(margin), ratio, plain_ratio.value, us, tuple(remarks))
+    return Change(case, who, ratio.verdict(margin), ratio, plain_ratio.value, us, tuple(remarks))
 
 
 def _logarithms(timing: Timing) -> list[float]:
@@ -200,8 +198,9 @@ def _contestants(case: CaseResult) -> dict[tuple[Contestant, int], Row]:
     return _keyed(rows, lambda row: Contestant(label(row), row.allocates))
 
 
-def _case_key(case: CaseResult) -> CaseKey:
-    return CaseKey(case.M, case.N, case.K, case.batch, case.dtype, case.layout, case.distribution)
+def _case_key(case: CaseResult) -> tuple[int | str, ...]:
+    """What makes two cases the same."""
+    return case.M, case.N, case.K, case.batch, case.dtype, case.layout, case.distribution
 
 
 Key = TypeVar("Key")

@@ -12,10 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from hgemm.bench.comparison import CONFIDENCE, Change, Comparison, Contestant, Missing, Ratio
-from hgemm.bench.tables import TABLE_WIDTH
+from hgemm.bench.schema import CaseResult
+from hgemm.bench.tables import TABLE_WIDTH, title
 
 JSON_SCHEMA = "hgemm-comparison"
 JSON_SCHEMA_VERSION = 1
+
+CASE_FIELDS = ("M", "N", "K", "batch", "dtype", "layout", "distribution", "label")
 
 STYLES = {"broken": "bold red", "slower": "red", "ambiguous": "yellow", "faster": "green", "mended": "green"}
 
@@ -65,7 +68,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "notes": comparison.notes,
         "counts": comparison.counts | {name: len(missing) for name, missing in _missing(comparison).items()},
         "changes": [
-            change.case._asdict()
+            _case(change.case)
             | change.contestant._asdict()
             | {
                 "verdict": change.verdict,
@@ -83,11 +86,15 @@ def document(comparison: Comparison) -> dict[str, Any]:
         ],
     } | {
         name: [
-            entry.case._asdict() | entry.contestant._asdict() | {"whole_case": entry.whole_case, "remark": entry.remark}
+            _case(entry.case) | entry.contestant._asdict() | {"whole_case": entry.whole_case, "remark": entry.remark}
             for entry in missing
         ]
         for name, missing in _missing(comparison).items()
     }
+
+
+def _case(case: CaseResult) -> dict[str, Any]:
+    return {name: getattr(case, name) for name in CASE_FIELDS}
 
 
 def _missing(comparison: Comparison) -> dict[str, list[Missing]]:
@@ -128,7 +135,7 @@ def _shown(comparison: Comparison, everything: bool) -> list[Change]:
 def _change(change: Change) -> list[str]:
     value, interval = _ratio(change.ratio) if change.ratio else ("", "")
     return [
-        str(change.case),
+        title(change.case),
         str(change.contestant),
         change.verdict,
         value,
@@ -154,23 +161,23 @@ def _remainder(comparison: Comparison) -> list[str]:
     for verdict in ("broken", "mended"):
         found = [change for change in comparison.changes if change.verdict == verdict]
         lines += _grouped(verdict, [Missing(it.case, it.contestant, False, ", ".join(it.remarks)) for it in found])
-    for title, missing in (("only in A", comparison.only_a), ("only in B", comparison.only_b)):
-        cases = dict.fromkeys(entry.case for entry in missing if entry.whole_case)
-        lines += [f"{title}: the whole case {case}" for case in cases]
-        lines += _grouped(title, [entry for entry in missing if not entry.whole_case])
+    for where, missing in (("only in A", comparison.only_a), ("only in B", comparison.only_b)):
+        cases = dict.fromkeys(title(entry.case) for entry in missing if entry.whole_case)
+        lines += [f"{where}: the whole case {case}" for case in cases]
+        lines += _grouped(where, [entry for entry in missing if not entry.whole_case])
     return lines + _grouped("timed in neither", comparison.never_timed)
 
 
-def _grouped(title: str, missing: Iterable[Missing]) -> list[str]:
+def _grouped(what: str, missing: Iterable[Missing]) -> list[str]:
     """A line for each contestant and reason, with the first cases by name."""
     groups: dict[tuple[Contestant, str], list[str]] = {}
     for entry in missing:
-        groups.setdefault((entry.contestant, entry.remark), []).append(str(entry.case))
+        groups.setdefault((entry.contestant, entry.remark), []).append(title(entry.case))
     lines = []
     for (contestant, remark), cases in groups.items():
         named = ", ".join(cases[:NAMED_CASES])
         more = f" and {len(cases) - NAMED_CASES} more" if len(cases) > NAMED_CASES else ""
-        lines.append(f"{title}: {contestant} in {named}{more}" + (f" ({remark})" if remark else ""))
+        lines.append(f"{what}: {contestant} in {named}{more}" + (f" ({remark})" if remark else ""))
     return lines
 
 
@@ -185,10 +192,11 @@ def _short(value: object) -> str:
     return text[:12] if len(text) == 64 and text.isalnum() else text
 
 
-def _table(console: Console, title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Where the terminal is too narrow, names are folded and figures stay whole."""
+def _table(console: Console, caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Where it is too wide, words are folded and figures stay whole."""
+    foldable = ("case", "") if console.width >= TABLE_WIDTH else ("case", "contestant", "")
     table = Table(
-        title=title,
+        title=caption,
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -200,7 +208,7 @@ def _table(console: Console, title: str, headings: Sequence[str], rows: Iterable
         table.add_column(
             heading,
             justify="left" if words else "right",
-            no_wrap=heading not in (("",) if console.width >= TABLE_WIDTH else ("", "case", "contestant")),
+            no_wrap=heading not in foldable,
             overflow="fold",
         )
     verdict = headings.index("verdict")
