@@ -9,6 +9,7 @@ from made_up_pairs import SCATTER, case_of, one_case, row_of, whole
 from rich.console import Console
 
 from hgemm.bench import compare as command
+from hgemm.bench.__main__ import main as bench
 from hgemm.bench.comparison_pairing import compare
 from hgemm.bench.comparison_rules import Incomparable
 from hgemm.bench.results import write
@@ -137,6 +138,13 @@ def test_fail_on_sets_the_exit_status(
     assert capsys.readouterr().err == ""
     assert command.main([*arguments, "--margin", "5%", "--fail-on", fail_on]) == status
     assert capsys.readouterr().err == (f"hgemm.bench compare: {found}\n" if found else "")
+
+
+def test_compare_is_a_command_of_the_bench(
+    files: Callable[[Results, Results], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(["compare", *files(whole(), changed()), "--margin", "5%", "--fail-on", "slower"]) == 1
+    assert capsys.readouterr().out.startswith("18 compared")
 
 
 def test_missing_is_what_only_a_has(files: Callable[[Results, Results], list[str]]) -> None:
