@@ -29,7 +29,7 @@ from hgemm.bench.resume import Previous, nothing_before
 from hgemm.bench.schema import CaseResult, Results, Row, Run
 from hgemm.bench.suites import Case
 from hgemm.bench.watchdog import Watchdog
-from hgemm.bench.yardsticks import Yardsticks
+from hgemm.bench.yardsticks import CONTROL, Yardsticks
 from hgemm.cublaslt import tune_cublaslt
 from hgemm.problem import Problem, UnsupportedProblem
 
@@ -87,7 +87,7 @@ class Bench:
     previous: Previous = field(default_factory=nothing_before)
     abandon: Callable[[Outcome], None] = end_process
     """Called from another thread when this one hangs: it has to end the process, which nothing else can."""
-    make_ceiling: roofs.MakeCeiling = roofs.mma_ceiling
+    make_ceiling: roofs.MakeCeiling = roofs.ceiling_kernel
     tune_cublaslt: Callable[[Problem], object] = TUNE
     control_size: int | None = None
     """Of the control product; None for the one that makes runs comparable."""
@@ -184,7 +184,7 @@ class Bench:
 
     def _prepare(self, case: Case, result: CaseResult, entries: list[Entry], number: int) -> None:
         """Appends everybody to ``entries``, one by one, so that an interrupt keeps those before it."""
-        for name in self._yardsticks.names(case.dtype):
+        for name in (*roofs.names(case.dtype, list(self._done.values())), CONTROL):
             self.observer.doing(f"preparing {name}", self._progress(number, 0.0))
             entry = self._yardsticks.entry(name, case.dtype)
             entries.append(entry)

@@ -208,7 +208,7 @@ class Preparer:
         return self.machine.burst(call, calls, ring=ring, timing=timing)
 
     def _timing(self, mode: Mode, burst: Burst, work: Yardstick, operands: Operands | None) -> Timing:
-        sets, size = (len(operands), operands.nbytes) if operands else (1, work.bytes)
+        sets, size = (len(operands), operands.nbytes) if operands else (1, work.working_set)
         return Timing(
             mode=mode,
             timer=burst.timer,

@@ -10,7 +10,7 @@ from hgemm.backends import TORCH, Backend
 from hgemm.bench import roofs
 from hgemm.bench.contestants import Choice
 from hgemm.bench.machine import Machine
-from hgemm.bench.metrics import CEILING, COPY
+from hgemm.bench.metrics import COPY
 from hgemm.bench.operands import Operands
 from hgemm.bench.prepare import Entry, Preparer, not_timed, untimed_row
 from hgemm.bench.suites import DTYPES, Case, Shape
@@ -38,10 +38,6 @@ class Yardsticks:
         self._control_size = control_size or CONTROL_SIZE
         self._prepared: dict[str, Entry] = {}
 
-    def names(self, dtype: str) -> tuple[str, ...]:
-        """Those of a case of this dtype, in order."""
-        return CEILING, COPY, CONTROL
-
     def entry(self, name: str, dtype: str) -> Entry:
         """A fresh entry for one more case, which ``prepare`` makes ready to be timed."""
         if prepared := self._prepared.get(self._key(name, dtype)):
@@ -64,12 +60,12 @@ class Yardsticks:
             entry.close()
 
     def _key(self, name: str, dtype: str) -> str:
-        return f"{name} {dtype}" if name == CEILING else name
+        return name if name in (CONTROL, COPY) else f"{name} {dtype}"
 
     def _maker(self, name: str, dtype: torch.dtype) -> Callable[[], roofs.Yardstick]:
-        if name == CEILING:
-            return lambda: roofs.ceiling(dtype, self._machine, self._make_ceiling)
-        return lambda: roofs.copy(self._machine)
+        if name == COPY:
+            return lambda: roofs.copy(self._machine)
+        return lambda: roofs.ceiling(roofs.Limit(name, dtype), self._machine, self._make_ceiling)
 
     def _prepare_control(self, entry: Entry) -> None:
         size = self._control_size
