@@ -13,7 +13,9 @@ import triton.language as tl
 from torch import Tensor
 
 from hgemm.arrangement import arrange
+from hgemm.problem import VECTOR_BYTES
 from hgemm.triton_kernels.configs import launch_options
+from hgemm.triton_kernels.launcher import Launcher, wide
 
 # Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
 from .arithmetic import multiply_accumulate, rounded
@@ -115,6 +117,9 @@ def matmul_pointer(
     tl.store(c_tile, rounded(accumulator, c.dtype.element_ty), mask=in_m[:, None] & in_n[None, :])
 
 
+_launcher = Launcher(matmul_pointer)
+
+
 def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
     """Writes ``a[M, K] @ b[K, N]`` into ``out[M, N]`` on the current device and stream: matrices of any strides, or
     batches of them, the batch first; an ``a`` or ``b`` without a batch is used for all."""
@@ -122,19 +127,18 @@ def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
     if p.swapped:
         a, b = b, a
     options = launch_options(config)
-    grid = (-(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches,)
-    matmul_pointer[grid](
-        a,
-        b,
-        out,
+    numbers = (
         *(p.M, p.N, p.K),
         *(p.stride_a, p.stride_b, p.stride_c),
         *(p.column_a, p.column_b, p.column_c),
         *(p.batch_a, p.batch_b, p.batch_c),
-        A_LAYOUT=p.a_layout,
-        B_LAYOUT=p.b_layout,
-        CONTIGUOUS=p.contiguous,
-        BATCHED=p.batches > 1,
-        ALIGNMENT=p.alignment,
-        **options,
+    )
+    kind = (p.a_layout, p.b_layout, p.contiguous, p.batches > 1, p.alignment)
+    # Triton sees whether an address is a multiple of 16.
+    aligned = tuple(operand.data_ptr() % VECTOR_BYTES == 0 for operand in (a, b, out))
+    _launcher(
+        (a.device, a.dtype, config, kind, aligned, wide(numbers)),
+        (-(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches, 1, 1),
+        (a, b, out, *numbers),
+        {**dict(zip(("A_LAYOUT", "B_LAYOUT", "CONTIGUOUS", "BATCHED", "ALIGNMENT"), kind, strict=True)), **options},
     )
