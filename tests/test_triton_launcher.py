@@ -17,6 +17,7 @@ from triton.compiler.compiler import max_shared_mem
 
 from hgemm.triton_kernels import adapter, launcher, mma_sync, pointer, tma
 from hgemm.triton_kernels.configs import MMA_SYNC
+from hgemm.triton_kernels.launcher import Launcher
 
 KNOB = "DISABLE_MMA_V3"
 CONFIG = "128x128x64_s4_w64x32"  # of triton and of triton_mma_sync
@@ -32,7 +33,10 @@ class Launch:
     def __call__(self, *call: Any) -> None:
         from triton.runtime import _allocation
 
-        *grid, stream, function, _packed, _launch_metadata, _enter, _exit = call[:9]
+        *grid, stream, function, packed, launch_metadata, enter, exit_ = call[:9]
+        assert packed[0] == self.metadata.num_warps
+        if enter is not None:
+            enter(launch_metadata)
         size = grid[0] * self.metadata.global_scratch_size
         scratch = _allocation._allocator.get()(size, 128, stream) if size else None
         RECORD.launches.append(
@@ -42,6 +46,7 @@ class Launch:
                 function=function,
                 arguments=call[9:],
                 scratch=scratch,
+                hooks=(launch_metadata, enter, exit_),
                 knob=os.environ.get(KNOB),
             )
         )
@@ -82,20 +87,21 @@ RECORD = Record()
 
 @pytest.fixture(autouse=True)
 def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Launchers without compiled forms, on a fresh driver; one cache of kernels for all, none of the user's."""
+    """Launchers that have compiled nothing, on a fresh driver; one cache of kernels for all, none of the user's."""
     RECORD.__init__()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
     monkeypatch.delenv(KNOB, raising=False)
     kernels = {tma: tma.matmul_tma, mma_sync: mma_sync.matmul_mma_sync, pointer: pointer.matmul_pointer}
     max_shared_mem.cache_clear()
     for module, kernel in kernels.items():
-        monkeypatch.setattr(module._launcher, "_forms", {})
+        used = module._launcher
+        monkeypatch.setattr(module, "_launcher", Launcher(kernel, used.environment, used._without))
         kernel.device_caches.clear()
     monkeypatch.setattr(triton.runtime.driver, "_active", RECORD)  # what set_active sets; there is no unsetting it
     yield
     for module, kernel in kernels.items():
-        for compiled, _ in module._launcher._forms.values():
-            compiled.module = None  # nothing to unload on a driver that is no longer there
+        for compiled in module._launcher.forms.values():
+            compiled.kernel.module = None  # nothing to unload on a driver that is no longer there
         kernel.device_caches.clear()
     max_shared_mem.cache_clear()
 
@@ -116,11 +122,8 @@ def operands(M: int = 200, N: int = 136, K: int = 64, dtype: torch.dtype = torch
 
 def instructions(module: Any) -> set[str]:
     """The tensor cores' instruction in each form that a module's launcher keeps."""
-    return {
-        "wgmma" if "wgmma.mma_async" in compiled.asm["ptx"] else "mma.sync"
-        for compiled, _ in module._launcher._forms.values()
-        if "wgmma.mma_async" in compiled.asm["ptx"] or "mma.sync.aligned.m16n8k16" in compiled.asm["ptx"]
-    }
+    ptx = [compiled.kernel.asm["ptx"] for compiled in module._launcher.forms.values()]
+    return {name for name in ("wgmma", "mma.sync") for text in ptx if f"{name}." in text}
 
 
 @pytest.mark.parametrize("order", [(tma, mma_sync), (mma_sync, tma)], ids=["triton first", "triton second"])
@@ -290,6 +293,49 @@ def test_the_environment_of_compilers_nests_and_survives_threads() -> None:
     assert seen == ["2"]
     assert KNOB not in os.environ
     assert "HGEMM_TEST" not in os.environ
+
+
+def test_hooks_of_launches_are_called_once_there_are_some() -> None:
+    told: list[tuple[str, str]] = []
+    runtime = triton.knobs.runtime
+
+    def enter(metadata: Any) -> None:
+        told.append(("enter", metadata.get()["name"]))
+
+    tma.launch(*operands(), CONFIG)
+    runtime.launch_enter_hook.add(enter)
+    try:
+        tma.launch(*operands(), CONFIG)
+    finally:
+        runtime.launch_enter_hook.remove(enter)
+    tma.launch(*operands(), CONFIG)
+    first, hooked, last = RECORD.launches
+    assert (first.hooks, last.hooks) == ((None, None, None),) * 2
+    assert told == [("enter", "matmul_tma")]
+    assert [launch.arguments[3:] for launch in (hooked, last)] == [first.arguments[3:]] * 2
+    assert (hooked.grid, hooked.stream, hooked.function) == (first.grid, first.stream, first.function)
+
+
+@pytest.mark.parametrize("module", [tma, mma_sync, pointer])
+def test_a_triton_without_the_parts_that_are_used_is_launched_as_anyone_would(
+    module: Any, monkeypatch: pytest.MonkeyPatch, compilations: list[str]
+) -> None:
+    a, b, out = operands()
+    config = "128x128x32_s3_w64x32" if module is pointer else CONFIG
+    module.launch(a, b, out, config)
+    kept = module._launcher
+    monkeypatch.setattr(module, "_launcher", Launcher(kept.kernel, kept.environment))
+    (form,) = kept.forms.values()
+    bare = SimpleNamespace(asm=form.kernel.asm, run=form.run)  # no function, no packed_metadata
+    monkeypatch.setattr(kept.kernel, "warmup", lambda *_, **__: bare)
+    module.launch(a, b, out, config)
+    first, second = RECORD.launches
+    assert module._launcher.forms == {}
+    assert len(compilations) == 1
+    assert first.function == second.function
+    numbers = [value for value in first.arguments if isinstance(value, int)]
+    assert list(second.arguments[3 : 3 + len(numbers)]) == numbers
+    assert (first.grid, first.stream) == (second.grid, second.stream)
 
 
 def test_wide_numbers() -> None:
