@@ -91,18 +91,20 @@ def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     RECORD.__init__()
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
     monkeypatch.delenv(KNOB, raising=False)
+    launchers = []
     kernels = {tma: tma.matmul_tma, mma_sync: mma_sync.matmul_mma_sync, pointer: pointer.matmul_pointer}
     max_shared_mem.cache_clear()
     for module, kernel in kernels.items():
         used = module._launcher
-        monkeypatch.setattr(module, "_launcher", Launcher(kernel, used.environment, used._without))
+        launchers.append(Launcher(kernel, used.environment, used._without))
+        monkeypatch.setattr(module, "_launcher", launchers[-1])
         kernel.device_caches.clear()
     monkeypatch.setattr(triton.runtime.driver, "_active", RECORD)  # what set_active sets; there is no unsetting it
     yield
-    for module, kernel in kernels.items():
-        for compiled in module._launcher.forms.values():
+    for launcher_ in launchers:
+        for compiled in launcher_.forms.values():
             compiled.kernel.module = None  # nothing to unload on a driver that is no longer there
-        kernel.device_caches.clear()
+        launcher_.kernel.device_caches.clear()
     max_shared_mem.cache_clear()
 
 
