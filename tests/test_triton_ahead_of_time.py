@@ -133,7 +133,7 @@ def test_compiling_for_mma_sync_leaves_the_environment_as_found(fails: bool, mon
         if before is not None:
             monkeypatch.setenv("DISABLE_MMA_V3", before)
         with pytest.raises(Exception) if fails else nullcontext():
-            compile_ahead(MMA_SYNC, "128x128x32_s4_w64x32", BF16, target)
+            holds_the_right_product(compile_ahead(MMA_SYNC, "128x128x32_s4_w64x32", BF16, target), BF16, wgmma=False)
         assert os.environ.get("DISABLE_MMA_V3") == before
         # The same configuration, in the same cache.
         holds_the_right_product(compile_ahead(TMA, "128x128x32_s4_w64x32", BF16, 90), BF16, wgmma=True)
