@@ -35,7 +35,7 @@ MOST_MEAN_ULPS = 0.1
 _ULPS_FROM = 1000  # elements, from which on a mean says something
 
 # On a CPU Triton's interpreter multiplies tiles by the host's BLAS, which may sum a row by its place in the tile.
-_INTERPRETED = ("triton_pointer", "triton")
+_INTERPRETED = ("triton_pointer", "triton", "triton_mma_sync")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from hgemm.backends import Backends, Properties, find, get, register_backend
 from hgemm.config import Config
 from hgemm.problem import Problem
 
-LADDER = ("torch", "cublas", "cublaslt", "cuda_cp_async", "cuda_tma", "triton_pointer", "triton")
+LADDER = ("torch", "cublas", "cublaslt", "cuda_cp_async", "cuda_tma", "triton_pointer", "triton", "triton_mma_sync")
 
 
 def multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, config: str | None) -> None:

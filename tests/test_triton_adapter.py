@@ -16,7 +16,8 @@ from hgemm.backends import Backend
 from hgemm.config import Config
 from hgemm.problem import Operand, Problem
 from hgemm.triton_kernels import adapter, configs, interpreter, tma
-from hgemm.triton_kernels.configs import FAMILIES, POINTER, TMA
+from hgemm.triton_kernels.configs import FAMILIES, MMA_SYNC, POINTER, TMA
+from hgemm.triton_kernels.launcher import Launcher
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -64,11 +65,14 @@ def problem(
     return Problem(M=M, N=N, K=K, **operands, **{**fields, **changes})
 
 
-def test_the_ladder_lists_both_with_their_configurations() -> None:
-    assert list(records()) == ["triton_pointer", "triton"]
+def test_the_ladder_lists_them_with_their_configurations() -> None:
+    assert list(records()) == ["triton_pointer", "triton", "triton_mma_sync"]
     assert records()["triton_pointer"].configs == ("128x128x32_s2_w64x32", "128x128x32_s3_w64x32")
     twins_of_cuda_tma = {"128x128x64_s3_w64x32", "128x128x32_s3_w64x32"}
     assert twins_of_cuda_tma <= set(records()["triton"].configs)
+    # With mma.sync one more stage, for as many buffers; see test_triton_ahead_of_time.py.
+    twins_of_cuda_tma = {"128x128x64_s4_w64x32", "128x128x32_s4_w64x32", "128x256x64_s3_w64x64"}
+    assert twins_of_cuda_tma <= set(records()["triton_mma_sync"].configs)
     for record in records().values():
         assert all(Config.parse(name).name == name for name in record.configs)
         assert record.properties.deterministic
@@ -137,14 +141,20 @@ def test_products_are_accepted_or_refused_by_the_rule_they_break(devices: Callab
             assert records()["triton_pointer"].accepts(case, None) is None
         for case, rule in BROKEN:
             assert rule in (records()["triton"].accepts(case, None) or "")
+    devices(H200)
+    assert all(records()["triton_mma_sync"].accepts(case, None) is None for case in FITS_BOTH)
+    for case, rule in BROKEN:
+        assert rule in (records()["triton_mma_sync"].accepts(case, None) or "")
         for case, rule in BROKEN_FOR_BOTH:
             assert all(rule in (record.accepts(case, None) or "") for record in records().values())
 
 
 def test_shared_memory_beyond_the_devices_is_refused_with_both_numbers(devices: Callable[..., None]) -> None:
-    for record, family in zip(records().values(), (POINTER, TMA), strict=True):
+    for record, family in zip(records().values(), (POINTER, TMA, MMA_SYNC), strict=True):
         for entry in family.configs:
             for target, device in ((90, H200), (120, RTX_5090)):
+                if target not in entry.shared_bytes:
+                    continue
                 bytes_needed = entry.shared_bytes[target]
                 devices(device)
                 fits = bytes_needed <= device.shared_memory_per_block_optin
@@ -155,8 +165,35 @@ def test_shared_memory_beyond_the_devices_is_refused_with_both_numbers(devices: 
                 assert f"{device.name} has {bytes_needed - 1:,}" in rule
 
 
+COLUMN_MAJOR_A = {"row_stride": 1, "column_stride": 512}
+COLUMN_MAJOR_B = {"row_stride": 1, "column_stride": 128}
+COLUMN_MAJOR_OUT = {"row_stride": 1, "column_stride": 512}
+# Barriers of 8 bytes, as many as buffers, on 16 bytes: three on sm_90, two on sm_120.
+SHARED_BY_LAYOUT = [
+    ({}, 98_328, 65_552),
+    ({"b": COLUMN_MAJOR_B}, 98_328, 65_552),
+    ({"a": COLUMN_MAJOR_A}, 98_328 + 32, 65_552 + 16),
+    ({"a": COLUMN_MAJOR_A, "b": COLUMN_MAJOR_B}, 98_328 + 32, 65_552 + 16),
+    # A column-major out is computed as B^T A^T, whose first operand is column-major if B is row-major.
+    ({"out": COLUMN_MAJOR_OUT}, 98_328 + 32, 65_552 + 16),
+    ({"out": COLUMN_MAJOR_OUT, "b": COLUMN_MAJOR_B}, 98_328, 65_552),
+]
+
+
+@pytest.mark.parametrize(("operands", "hopper", "geforce"), SHARED_BY_LAYOUT)
+def test_shared_memory_is_that_of_the_layout(
+    operands: dict[str, dict[str, int]], hopper: int, geforce: int, devices: Callable[..., None]
+) -> None:
+    for device, needed in ((H200, hopper), (RTX_5090, geforce)):
+        for limit in (needed, needed - 1):
+            devices(SimpleNamespace(**{**vars(device), "shared_memory_per_block_optin": limit}))
+            rule = records()["triton"].accepts(problem(**operands), "128x128x64_s3_w64x32")
+            assert (rule is None) == (limit == needed)
+            assert rule is None or f"needs {needed:,} bytes" in rule
+
+
 def test_each_device_is_asked_for_its_own_capability(devices: Callable[..., None]) -> None:
-    devices(H200, RTX_4090, TITAN_V)
+    devices(H200, RTX_4090, TITAN_V, RTX_5090)
     assert all(record.unavailable("cuda") is None for record in records().values())
     assert records()["triton"].accepts(problem(device="cuda:1"), None) == (
         "triton needs compute capability 9.0 or newer, and NVIDIA GeForce RTX 4090 has 8.9"
@@ -165,6 +202,28 @@ def test_each_device_is_asked_for_its_own_capability(devices: Callable[..., None
     assert "8.0 or newer, and NVIDIA TITAN V has 7.0" in (
         records()["triton_pointer"].accepts(problem(device="cuda:2"), None) or ""
     )
+
+
+def test_mma_sync_is_for_hopper_alone(devices: Callable[..., None]) -> None:
+    B200 = SimpleNamespace(**{**vars(H200), "name": "NVIDIA B200", "major": 10})
+    elsewhere = {
+        RTX_4090.name: "8.9",
+        RTX_5090.name: "12.0, where triton compiles to mma.sync itself",
+        B200.name: "10.0",
+    }
+    for device in (RTX_4090, RTX_5090, B200):
+        devices(device)
+        rule = (
+            f"triton_mma_sync is for compute capability 9.x, where triton compiles to wgmma, and {device.name} has "
+            f"{elsewhere[device.name]}"
+        )
+        assert records()["triton_mma_sync"].unavailable("cuda") == rule
+        devices(H200, device)
+        assert records()["triton_mma_sync"].unavailable("cuda") is None
+        assert records()["triton_mma_sync"].accepts(problem(), None) is None
+        assert records()["triton_mma_sync"].accepts(problem(device="cuda:1"), None) == rule
+    assert "9.x" in records()["triton_mma_sync"].requires[0]
+    assert "9.0 or newer" in records()["triton"].requires[0]
 
 
 def test_unavailable_says_what_is_missing(devices: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,13 +317,14 @@ def test_every_default_exists_fits_and_is_meant_for_its_target() -> None:
             tiles = [(entry.config.tile_m * entry.config.tile_n) for entry in map(family.find, names)]
             assert tiles == sorted(tiles, reverse=True)
             assert all(target in family.find(name).targets for name in names)
+    assert set(MMA_SYNC.preferred) == {configs.target_of((9, 0))}
     targets = {configs.target_of(capability) for capability in ((9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1))}
     assert targets == set(TMA.preferred)
     assert targets | {configs.target_of((8, 9))} == set(POINTER.preferred)
 
 
 class RecordingKernel:
-    """Stands in for the compiled kernel: asks for scratch memory as a launch does, and keeps what it was given."""
+    """Stands in for a kernel that is not compiled: asks for scratch memory as a launch does, keeps what it is given."""
 
     def __init__(self) -> None:
         self.launches: list[tuple[Any, ...]] = []
@@ -286,7 +346,7 @@ def current_allocator() -> Callable[[int, int, int | None], torch.Tensor]:
 
 def test_a_launch_brings_its_own_allocator_and_leaves_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = RecordingKernel()
-    monkeypatch.setattr(tma, "matmul_tma", kernel)
+    monkeypatch.setattr(tma, "_launcher", Launcher(kernel))
     a, b, out = (torch.zeros(shape, dtype=torch.float16) for shape in ((200, 64), (64, 136), (200, 136)))
     before = current_allocator()
 
@@ -315,7 +375,7 @@ def test_a_launch_brings_its_own_allocator_and_leaves_the_users(monkeypatch: pyt
     assert current_allocator() is before
     assert len(kernel.launches) == 3
     for grid, arguments, options, scratch in kernel.launches:
-        assert grid == (4,)  # 2 rows of tiles, 2 columns
+        assert grid == (4, 1, 1)  # 2 rows of tiles, 2 columns
         assert arguments == (a, b, out, 200, 136, 64, 1, 64, 136, 136, 0, 0, 0)
         assert (options["A_LAYOUT"], options["B_LAYOUT"], options["BATCHED"]) == ("n", "n", False)
         assert options["num_warps"] == 8

@@ -1,8 +1,10 @@
 """Every Triton configuration, compiled with no GPU: memory, registers and instructions are what the table says."""
 
+import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ import torch
 from hgemm.config import warp_tile
 from hgemm.devices import LIMITS
 from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead, disassemble
-from hgemm.triton_kernels.configs import FAMILIES, POINTER, TMA, Family
+from hgemm.triton_kernels.configs import FAMILIES, MMA_SYNC, POINTER, TMA, Family
 
 BF16, FP16 = torch.bfloat16, torch.float16
 MMA_TYPE = {BF16: "bf16", FP16: "f16"}
@@ -70,16 +72,18 @@ def test_the_table_states_the_shared_memory_that_the_compiler_reports(family: Fa
     }
     assert found == dict(entry.shared_bytes)
     assert set(entry.targets) <= set(found)
-    assert {90, 120} <= set(found)
+    assert (set(found) == {90}) if family is MMA_SYNC else ({90, 120} <= set(found))
 
 
 @pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
-@pytest.mark.parametrize("config", [entry.config.name for entry in TMA.configs])
-def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(config: str, dtype: torch.dtype) -> None:
-    for target in TMA.find(config).targets:
+@pytest.mark.parametrize(("family", "config"), [pair for pair in CONFIGS if pair[0] is not POINTER], ids=named)
+def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(
+    family: Family, config: str, dtype: torch.dtype
+) -> None:
+    for target in family.find(config).targets:
         if target not in STUDIED:
             continue
-        made = compiled(TMA, config, dtype, target)
+        made = compiled(family, config, dtype, target)
         assert "tensormap.replace" in made.ptx  # the descriptors are made on the device
         assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
         assert "cp.async.bulk.tensor.2d.global.shared::cta" in made.ptx
@@ -87,7 +91,7 @@ def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(config
         assert not re.search(r"\bst\.global\b[^\n]*\.b16", made.ptx)
         assert "UTMALDG" in made.sass
         assert "UTMASTG" in made.sass
-        holds_the_right_product(made, target, dtype)
+        holds_the_right_product(made, dtype, wgmma=target == 90 and family is TMA)
 
 
 @pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
@@ -100,22 +104,49 @@ def test_pointer_loads_become_16_byte_cp_async(config: str, target: int, dtype: 
     assert {(kind, int(size, 0)) for kind, size in copies} == {("cg", 16)}
     assert "cp.async.bulk" not in made.ptx
     assert "LDGSTS" in made.sass
-    holds_the_right_product(made, target, dtype)
+    holds_the_right_product(made, dtype, wgmma=target == 90)
 
 
-def holds_the_right_product(made: Compiled, target: int, dtype: torch.dtype) -> None:
-    """fp32 accumulation, by wgmma on sm_90 and by mma.sync on sm_120."""
+def holds_the_right_product(made: Compiled, dtype: torch.dtype, wgmma: bool) -> None:
+    """fp32 accumulation, all of it by one instruction."""
     kind = MMA_TYPE[dtype]
-    wgmma = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.(\S+)", made.ptx)
+    by_wgmma = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.(\S+)", made.ptx)
     mma = re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.(\S+)", made.ptx)
-    if target == 90:
-        assert set(wgmma) == {f"f32.{kind}.{kind}"}
+    if wgmma:
+        assert set(by_wgmma) == {f"f32.{kind}.{kind}"}
         assert mma == []
         assert "HGMMA" in made.sass
+        assert not re.search(r"\bHMMA", made.sass)
     else:
         assert set(mma) == {f"f32.{kind}.{kind}.f32"}
-        assert wgmma == []
-        assert "HMMA" in made.sass
+        assert "wgmma" not in made.ptx
+        assert re.search(r"\bHMMA", made.sass)
+        assert "HGMMA" not in made.sass
+        assert "LDSM" in made.sass  # ldmatrix
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_compiling_for_mma_sync_leaves_the_environment_as_found(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Triton says that a target is unknown only when it comes to compile for it.
+    target = 1 if fails else 90
+    for before in (None, "0"):
+        if before is not None:
+            monkeypatch.setenv("DISABLE_MMA_V3", before)
+        with pytest.raises(Exception) if fails else nullcontext():
+            holds_the_right_product(compile_ahead(MMA_SYNC, "128x128x32_s4_w64x32", BF16, target), BF16, wgmma=False)
+        assert os.environ.get("DISABLE_MMA_V3") == before
+        # The same configuration, in the same cache.
+        holds_the_right_product(compile_ahead(TMA, "128x128x32_s4_w64x32", BF16, 90), BF16, wgmma=True)
+
+
+def test_the_ring_of_mma_sync_on_sm_90_is_that_of_its_twin() -> None:
+    # S - 1 buffers in Triton's S stages: 3 x 32 KiB and 3 x 16 KiB, as of cuda_tma, and 16 bytes a barrier at most.
+    for name, buffers in (("128x128x64_s4_w64x32", 98_304), ("128x128x32_s4_w64x32", 49_152)):
+        assert 0 <= compiled(MMA_SYNC, name, BF16, 90).shared_bytes - buffers <= 48
+        assert compiled(TMA, name, BF16, 120).shared_bytes == compiled(MMA_SYNC, name, BF16, 90).shared_bytes
+    made, limits = compiled(MMA_SYNC, "128x128x32_s4_w64x32", BF16, 90), LIMITS[9, 0]
+    assert 2 * (made.shared_bytes + 1024) <= limits.shared_bytes_per_multiprocessor
+    assert 2 * 256 * (-(-made.registers // 8) * 8) <= limits.registers_per_multiprocessor
 
 
 @pytest.mark.parametrize("config", [entry.config.name for entry in POINTER.configs])

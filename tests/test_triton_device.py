@@ -18,7 +18,7 @@ DTYPES = (torch.float16, torch.bfloat16)
 DEVICE = "cuda"
 
 
-@pytest.fixture(params=["triton_pointer", "triton"])
+@pytest.fixture(params=["triton_pointer", "triton", "triton_mma_sync"])
 def backend(request: pytest.FixtureRequest) -> Backend:
     record = get(request.param)
     if reason := record.unavailable(DEVICE):
@@ -187,6 +187,22 @@ def test_a_new_shape_compiles_nothing_new(backend: Backend) -> None:
         for shape in ((1, 8, 8), (16, 24, 40), (129, 1000, 520), (256, 256, 256)):
             multiply(*shape)
     assert compiled == []
+
+
+def test_mma_sync_launches_what_its_name_says() -> None:
+    if reason := get("triton_mma_sync").unavailable(DEVICE):
+        pytest.skip(reason)
+    from hgemm.triton_kernels import mma_sync, tma
+
+    a, b, expected = integers(300, 304, 264)
+    for name in ("triton", "triton_mma_sync", "triton"):  # one configuration of both
+        out = torch.full_like(expected, torch.nan)
+        get(name).run(a, b, out, "128x128x64_s4_w64x32")
+        assert torch.equal(out, expected)
+    for module, holds in ((tma, True), (mma_sync, False)):
+        forms = module._launcher.forms.values()
+        assert forms
+        assert all(("wgmma" in form.kernel.asm["ptx"]) == holds for form in forms)
 
 
 def needs_memory(gigabytes: int) -> None:

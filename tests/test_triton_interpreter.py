@@ -17,7 +17,7 @@ from hgemm.conformance import Case, run_case
 from hgemm.reference import exact_integers
 from hgemm.triton_kernels import interpreter
 from hgemm.triton_kernels.compile_ahead import compile_ahead
-from hgemm.triton_kernels.configs import FAMILIES, POINTER, TMA, Family
+from hgemm.triton_kernels.configs import FAMILIES, MMA_SYNC, POINTER, TMA, Family
 
 if triton.__version__.startswith("3.6.") and tuple(map(int, numpy.__version__.split(".")[:2])) >= (2, 4):
     # Only this known pair: a kernel that is broken makes the backend report itself unavailable too.
@@ -25,18 +25,20 @@ if triton.__version__.startswith("3.6.") and tuple(map(int, numpy.__version__.sp
 
 DTYPES = (torch.float16, torch.bfloat16)
 ROOT = Path(__file__).resolve().parents[1]
-SMALL = {POINTER: "128x128x32_s2_w64x32", TMA: "64x64x64_s4_w32x32"}
+SMALL = {POINTER: "128x128x32_s2_w64x32", TMA: "64x64x64_s4_w32x32", MMA_SYNC: "128x128x32_s4_w64x32"}
+# triton_mma_sync is the Python of triton, so that here only what is its own is tried: launches and configurations.
+KERNELS = (POINTER, TMA)
 
 # Multiples of 8 in N and K, for both: one row; less than a tile; one more than a tile; several tiles and steps of K.
 ALIGNED = [(1, 8, 8), (7, 24, 40), (64, 64, 64), (65, 72, 72), (129, 136, 72), (130, 200, 136)]
 # Any size, for masked loads.
 ANY = [(1, 1, 1), (3, 1, 5), (7, 5, 3), (129, 65, 33), (65, 130, 97), (128, 127, 31)]
-PRODUCTS = [(family, shape) for family in FAMILIES for shape in ALIGNED] + [(POINTER, shape) for shape in ANY]
+PRODUCTS = [(family, shape) for family in KERNELS for shape in ALIGNED] + [(POINTER, shape) for shape in ANY]
 
 grouped_tile = interpreter.load("tile_order").grouped_tile
 
 
-@pytest.fixture(params=FAMILIES, ids=lambda family: family.name)
+@pytest.fixture(params=KERNELS, ids=lambda family: family.name)
 def family(request: pytest.FixtureRequest) -> Family:
     return request.param
 
@@ -131,6 +133,7 @@ def test_parameters_multiply_where_no_gradient_is_asked_for() -> None:
     assert torch.equal(out, expected)
 
 
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_interpreted_and_compiled_kernels_share_a_process(family: Family) -> None:
     dot = tl.dot
     environment = os.environ.get("TRITON_INTERPRET")
@@ -142,7 +145,8 @@ def test_interpreted_and_compiled_kernels_share_a_process(family: Family) -> Non
         assert not triton.knobs.runtime.interpret
         assert os.environ.get("TRITON_INTERPRET") == environment
         assert tl.dot is dot
-        assert "wgmma" in compile_ahead(family, SMALL[family], torch.bfloat16, 90).ptx
+        instruction = "mma.sync" if family is MMA_SYNC else "wgmma"
+        assert instruction in compile_ahead(family, SMALL[family], torch.bfloat16, 90).ptx
 
 
 def test_threads_interpret_while_another_compiles() -> None:
@@ -159,8 +163,9 @@ def test_threads_interpret_while_another_compiles() -> None:
 
     def compile_kernels() -> None:
         for dtype in DTYPES:
-            if "wgmma" not in compile_ahead(TMA, SMALL[TMA], dtype, 90).ptx:
-                faults.append("compiled something else")
+            for family, instruction in ((TMA, "wgmma"), (MMA_SYNC, "mma.sync"), (TMA, "wgmma")):
+                if instruction not in compile_ahead(family, SMALL[family], dtype, 90).ptx:
+                    faults.append(f"{family.name}: compiled something else")
 
     def guarded(work, *arguments) -> None:
         try:
@@ -218,7 +223,7 @@ from hgemm.triton_kernels.compile_ahead import compile_ahead
 from hgemm.triton_kernels.configs import TMA
 
 a, b, expected = exact_integers(66, 72, 72, torch.bfloat16, "cpu", torch.Generator().manual_seed(0))
-for name in ("triton_pointer", "triton"):
+for name in ("triton_pointer", "triton", "triton_mma_sync"):
     out = torch.empty_like(expected)
     get(name).run(a, b, out, None)
     assert torch.equal(out, expected), name

@@ -17,7 +17,7 @@ from hgemm.cuda_kernels.configs import LAYOUTS
 from hgemm.devices import LIMITS
 from hgemm.problem import Problem
 from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead
-from hgemm.triton_kernels.configs import POINTER, TMA, Family
+from hgemm.triton_kernels.configs import MMA_SYNC, POINTER, TMA, Family
 
 BY_TMA = ("dense", "padded")
 FITS = [(POINTER, form) for form in FORMS] + [(TMA, form) for form in BY_TMA]
@@ -58,6 +58,7 @@ def test_tiles_of_several_batches_do_not_mix(interpreter: None, layout: str) -> 
         (POINTER, "128x128x32_s3_w64x32"),
         (TMA, "64x64x64_s4_w32x32"),
         (TMA, "128x256x64_s3_w64x64_persistent"),
+        (MMA_SYNC, "128x256x64_s4_w64x64_persistent"),
     ):
         check(family, config, (136, 264, 72), layout, "dense", "n dense", "batch")
 
@@ -113,11 +114,10 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 def compiled(family: Family, config: str, layout: str, target: int, batched: bool) -> Compiled:
     made = compile_ahead(family, config, torch.bfloat16, target, layout=layout, batched=batched)
-    stated = family.find(config).shared_bytes[target]
-    assert stated <= made.shared_bytes <= stated + 32 * (layout[0] == "t")
+    assert made.shared_bytes == family.shared_bytes(config, target, layout[0])
     assert made.shared_bytes <= LIMITS[divmod(target, 10)].shared_bytes_per_block
     assert made.spill_loads == 0
-    assert ("wgmma" if target == 90 else "mma.sync") in made.ptx
+    assert ("wgmma" if target == 90 and family is not MMA_SYNC else "mma.sync") in made.ptx
     return made
 
 
@@ -129,6 +129,19 @@ def test_every_layout_is_loaded_by_tma(own_cache: None, target: int, layout: str
     assert not re.search(r"\bld\.global\b[^\n]*\.b16", made.ptx)
     if target == 90:  # a transposed tile is read by wgmma where it lies, not copied
         assert made.registers <= 96
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("config", [entry.config.name for entry in MMA_SYNC.configs])
+def test_mma_sync_on_sm_90_reads_every_layout_without_spills(own_cache: None, config: str, layout: str) -> None:
+    made = compiled(MMA_SYNC, config, layout, 90, batched=False)
+    assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
+    assert "ldmatrix" in made.ptx
+
+
+@pytest.mark.parametrize(("stages", "target"), [(3, 90), (4, 90), (3, 120), (4, 120)])
+def test_a_column_major_a_has_barriers_of_its_own(own_cache: None, stages: int, target: int) -> None:
+    compiled(TMA, f"128x128x32_s{stages}_w64x32", "tn", target, batched=True)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

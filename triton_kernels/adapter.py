@@ -12,16 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hgemm.arrangement import arrange_operands
 from hgemm.backends import Backend, Properties
-from hgemm.problem import DTYPES, Problem, batch_rule, vector_rule
+from hgemm.problem import DTYPES, Problem, UnsupportedProblem, batch_rule, vector_rule
 from hgemm.triton_kernels import configs, interpreter
-from hgemm.triton_kernels.configs import POINTER, TMA, Family
+from hgemm.triton_kernels.configs import MMA_SYNC, POINTER, TMA, Family
 
 OLDEST_TRITON = (3, 6)
 
 
 def backends() -> list[Backend]:
-    """``triton_pointer`` and ``triton``. Imports no Triton."""
+    """``triton_pointer``, ``triton`` and ``triton_mma_sync``. Imports no Triton."""
     return [
         _backend(
             POINTER,
@@ -35,6 +36,12 @@ def backends() -> list[Backend]:
             idea="tensor descriptors made on the device, loaded and stored by TMA: the twin of cuda_tma",
             rule=vector_rule,
             # The default configuration follows M; with a pinned one a row's bits do not depend on M.
+            row_invariant=False,
+        ),
+        _backend(
+            MMA_SYNC,
+            idea="the kernel of triton without Hopper's wgmma: TMA and mma.sync, the instructions of cuda_tma",
+            rule=vector_rule,
             row_invariant=False,
         ),
     ]
@@ -51,9 +58,8 @@ def unavailable(family: Family, device_type: str) -> str | None:
     if not torch.cuda.is_available():
         return "torch finds no CUDA device; see what nvidia-smi says"
     devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    if all(_capability(device) < family.minimum_capability for device in devices):
-        return _capability_rule(family, max(devices, key=_capability))
-    return _interpreting()
+    rules = {_capability(device): _capability_rule(family, device) for device in devices}
+    return _interpreting() if None in rules.values() else rules[max(rules)]
 
 
 def accepts(family: Family, rule: Callable[[Problem], str | None], problem: Problem, config: str | None) -> str | None:
@@ -67,15 +73,13 @@ def accepts(family: Family, rule: Callable[[Problem], str | None], problem: Prob
     if problem.device.type == "cpu":
         return None
     device = _device(problem)
-    if _capability(device) < family.minimum_capability:
-        return _capability_rule(family, device)
+    if broken := _capability_rule(family, device):
+        return broken
     name = config or choose(family, problem)
-    needed = family.find(name).shared_bytes[configs.target_of(_capability(device))]
+    layout = arrange_operands(problem.a, problem.b, problem.out, 1).a_layout
+    needed = family.shared_bytes(name, configs.target_of(_capability(device)), layout)
     if needed > device.shared_memory_per_block_optin:
-        return (
-            f"configuration {name} needs {needed:,} bytes of shared memory for a block, and {device.name} has "
-            f"{device.shared_memory_per_block_optin:,}; choose a smaller one, or leave config out"
-        )
+        return _shared_memory_rule(name, needed, device.name, device.shared_memory_per_block_optin)
     return None
 
 
@@ -91,7 +95,10 @@ def choose(family: Family, problem: Problem) -> str:
 
 
 def run(family: Family, a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
-    """Writes ``a @ b`` into ``out``: interpreted for CPU tensors, else on their device and its current stream."""
+    """Writes ``a @ b`` into ``out``: interpreted for CPU tensors, else on their device and its current stream.
+
+    Raises UnsupportedProblem if this Triton compiles the configuration to more than the device has.
+    """
     if config is None:
         config = choose(family, Problem.from_tensors(a, b, out))
     device = a.device
@@ -99,19 +106,26 @@ def run(family: Family, a: Tensor, b: Tensor, out: Tensor, config: str | None) -
         interpreter.launch(family.module, a, b, out, config)
         return
     with interpreter.language_lock:  # a launch may have to compile
-        if device.index == torch.cuda.current_device():
-            _compiled(family.module).launch(a, b, out, config)
-        else:
-            with torch.cuda.device(device):
+        try:
+            if device.index == torch.cuda.current_device():
                 _compiled(family.module).launch(a, b, out, config)
+            else:
+                with torch.cuda.device(device):
+                    _compiled(family.module).launch(a, b, out, config)
+        except Exception as error:
+            if rule := _out_of_resources(error, config, device):
+                raise UnsupportedProblem(f"backend {family.name!r} cannot compute this product: {rule}") from error
+            raise
 
 
 def _backend(family: Family, idea: str, rule: Callable[[Problem], str | None], row_invariant: bool) -> Backend:
-    needed = ".".join(map(str, family.minimum_capability))
+    needed = ".".join(map(str, family.minimum_capability)) + " or newer"
+    if family.only_major:
+        needed = f"{family.only_major}.x"
     return Backend(
         name=family.name,
         idea=idea,
-        requires=(f"CUDA device of compute capability {needed} or newer, or CPU tensors (interpreted)", "triton"),
+        requires=(f"CUDA device of compute capability {needed}, or CPU tensors (interpreted)", "triton"),
         configs=tuple(entry.config.name for entry in family.configs),
         properties=Properties(deterministic=True, row_invariant=row_invariant),
         unavailable=functools.cache(functools.partial(unavailable, family)),
@@ -155,6 +169,38 @@ def _capability(device: Any) -> tuple[int, int]:
     return device.major, device.minor
 
 
-def _capability_rule(family: Family, device: Any) -> str:
-    needed, found = (".".join(map(str, numbers)) for numbers in (family.minimum_capability, _capability(device)))
-    return f"{family.name} needs compute capability {needed} or newer, and {device.name} has {found}"
+def _capability_rule(family: Family, device: Any) -> str | None:
+    """Why the family is not for a device of this compute capability; None if it is."""
+    found = _capability(device)
+    if family.only_major and device.major != family.only_major:
+        rule = (
+            f"{family.name} is for compute capability {family.only_major}.x, where triton compiles to wgmma, and "
+            f"{device.name} has {device.major}.{device.minor}"
+        )
+        return rule + (", where triton compiles to mma.sync itself" if found >= (12, 0) else "")
+    if found >= family.minimum_capability:
+        return None
+    needed = ".".join(map(str, family.minimum_capability))
+    return (
+        f"{family.name} needs compute capability {needed} or newer, and {device.name} has {device.major}.{device.minor}"
+    )
+
+
+def _shared_memory_rule(config: str, needed: int, device: str, limit: int) -> str:
+    return (
+        f"configuration {config} needs {needed:,} bytes of shared memory for a block, and {device} has {limit:,}; "
+        f"choose a smaller one, or leave config out"
+    )
+
+
+def _out_of_resources(error: Exception, config: str, device: torch.device) -> str | None:
+    """What Triton asked for and the device lacks, where that is the error: another Triton may need more than the table
+    of configurations says."""
+    import triton
+
+    if not isinstance(error, triton.OutOfResources):
+        return None
+    name = torch.cuda.get_device_properties(device.index).name
+    if error.name == "shared memory":
+        return _shared_memory_rule(config, error.required, name, error.limit)
+    return f"configuration {config} needs {error.required:,} of {error.name}, and {name} has {error.limit:,}"

@@ -16,6 +16,7 @@ from hgemm.config import THREADS_PER_WARP
 from hgemm.problem import VECTOR_BYTES, VECTOR_ELEMENTS
 from hgemm.triton_kernels.configs import Family, launch_options
 from hgemm.triton_kernels.interpreter import language_lock
+from hgemm.triton_kernels.launcher import compiler_environment
 
 DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 POINTERS = ("a", "b", "c")
@@ -81,7 +82,7 @@ def compile_ahead(
     # A launch finds out by itself that an address is a multiple of 16; a compilation has to be told.
     divisible = [["tt.divisibility", VECTOR_BYTES]]
     attributes = {(kernel.arg_names.index(name),): divisible for name in POINTERS} if aligned else {}
-    with language_lock:
+    with language_lock, compiler_environment(family.environment):
         compiled = triton.compile(
             ASTSource(kernel, signature, constants, attributes),
             target=GPUTarget("cuda", target, THREADS_PER_WARP),

@@ -2,18 +2,18 @@
 
 A configuration is named as in ``hgemm.config``; its warp tiles say how many warps it has, and ``stages`` is Triton's
 ``num_stages``. On sm_90 (wgmma) and sm_100 (tcgen05) S stages are S buffers in shared memory. Where Triton uses
-mma.sync (sm_80, sm_120) the step being multiplied is in registers, and S stages are S - 1 buffers: there the twin of a
-CUDA kernel with S buffers has S + 1 stages.
+mma.sync (sm_80, sm_120, and ``triton_mma_sync`` on sm_90) the step being multiplied is in registers, and S stages are
+S - 1 buffers: there the twin of a CUDA kernel with S buffers has S + 1 stages.
 
 Shared memory is what the compiler reports for row-major operands: the same for fp16 and bf16, and in Triton 3.6, 3.7
-and 3.9. A column-major A adds up to 32 bytes. Registers a thread are those of Triton 3.7.1.
+and 3.9. What a column-major A adds is in ``Family.shared_bytes``. Registers a thread are those of Triton 3.7.1.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from hgemm.config import Config
@@ -43,6 +43,9 @@ class Family:
 
     ``preferred``: target -> the configurations that choose() weighs, the largest tile first.
     ``interpreted``: the default for CPU tensors.
+    ``barriers``: targets where a tile's arrival is awaited at a barrier -> how many buffers S stages are, less S.
+    ``environment``: what Triton's compiler must find in the environment, and ``without``: what its PTX then lacks.
+    ``only_major``: the one major compute capability it is for.
     """
 
     name: str
@@ -52,6 +55,10 @@ class Family:
     configs: tuple[KernelConfig, ...]
     preferred: Mapping[int, tuple[str, ...]]
     interpreted: str
+    barriers: Mapping[int, int] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    without: str = ""
+    only_major: int | None = None
 
     def find(self, name: str) -> KernelConfig:
         """The entry called ``name``. Raises KeyError if there is none."""
@@ -59,6 +66,17 @@ class Family:
             if entry.config.name == name:
                 return entry
         raise KeyError(name)
+
+    def shared_bytes(self, name: str, target: int, a_layout: str) -> int:
+        """Bytes of shared memory a block of the configuration ``name``, for A of the layout "n" or "t".
+
+        Each buffer has a barrier of 8 bytes; those of a column-major A are apart from those of B, on 16 bytes.
+        """
+        entry = self.find(name)
+        if a_layout == "n" or target not in self.barriers:
+            return entry.shared_bytes[target]
+        buffers = entry.config.stages + self.barriers[target]
+        return entry.shared_bytes[target] + -(-8 * buffers // 16) * 16
 
 
 def _entry(name: str, targets: tuple[int, ...], **shared_bytes: int) -> KernelConfig:
@@ -114,9 +132,35 @@ TMA = Family(
     },
     # Each step costs the interpreter about the same whatever its size, so a large tile is the quick one.
     interpreted="128x128x64_s3_w64x32",
+    barriers={90: 0, 100: 0, 120: -1},
 )
 
-FAMILIES = (POINTER, TMA)
+# The kernel of TMA where Triton would multiply with wgmma, made to multiply with mma.sync: the same instructions as
+# cuda_tma. 256x128 tiles are not here: in Triton 3.7.1 they spill, 128x256 ones do not.
+MMA_SYNC = Family(
+    name="triton_mma_sync",
+    module="mma_sync",
+    kernel="matmul_mma_sync",
+    minimum_capability=(9, 0),
+    configs=(
+        # Registers: 251. One program a multiprocessor; three buffers, and C is staged in 64 KB beside them.
+        _entry("128x256x64_s4_w64x64_persistent", (90,), sm_90=213_016),
+        # 253. Two buffers, the twin of cuda_tma's 128x256x64_s2_w64x64.
+        _entry("128x256x64_s3_w64x64", (90,), sm_90=98_320),
+        # 159. Three buffers, the twin of cuda_tma's 128x128x64_s3_w64x32.
+        _entry("128x128x64_s4_w64x32", (90,), sm_90=98_328),
+        # 126. Three buffers, the twin of cuda_tma's 128x128x32_s3_w64x32; two blocks a multiprocessor.
+        _entry("128x128x32_s4_w64x32", (90,), sm_90=49_176),
+    ),
+    preferred={90: ("128x256x64_s3_w64x64", "128x128x64_s4_w64x32")},
+    interpreted="128x128x64_s4_w64x32",
+    barriers={90: -1},
+    environment={"DISABLE_MMA_V3": "1"},
+    without="wgmma",
+    only_major=9,
+)
+
+FAMILIES = (POINTER, TMA, MMA_SYNC)
 
 
 def target_of(capability: tuple[int, int]) -> int:

@@ -8,12 +8,18 @@ through registers.
 # Triton would take the annotation of an argument for the type to compile it for.
 # mypy: disable-error-code="no-untyped-def"
 
+import functools
+from typing import Any
+
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from hgemm.arrangement import arrange
+from hgemm.problem import VECTOR_BYTES
 from hgemm.triton_kernels.configs import launch_options
+from hgemm.triton_kernels.launcher import Launch, Launcher
 
 # Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
 from .arithmetic import multiply_accumulate, rounded
@@ -115,26 +121,48 @@ def matmul_pointer(
     tl.store(c_tile, rounded(accumulator, c.dtype.element_ty), mask=in_m[:, None] & in_n[None, :])
 
 
+_launcher = Launcher(matmul_pointer)
+
+
 def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
     """Writes ``a[M, K] @ b[K, N]`` into ``out[M, N]`` on the current device and stream: matrices of any strides, or
     batches of them, the batch first; an ``a`` or ``b`` without a batch is used for all."""
-    p = arrange(a.shape, a.stride(), b.shape, b.stride(), out.shape, out.stride())
-    if p.swapped:
+    swapped, run = _plan(
+        *(_launcher, config, a.device, a.dtype),
+        # Triton sees whether an address is a multiple of 16.
+        tuple(operand.data_ptr() % VECTOR_BYTES == 0 for operand in (a, b, out)),
+        *(a.shape, a.stride(), b.shape, b.stride(), out.shape, out.stride()),
+    )
+    if swapped:
         a, b = b, a
-    options = launch_options(config)
-    grid = (-(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches,)
-    matmul_pointer[grid](
-        a,
-        b,
-        out,
+    run(a, b, out)
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(
+    launcher: Launcher,
+    config: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    aligned: tuple[bool, ...],
+    *operands: Any,
+) -> tuple[bool, Launch]:
+    """Whether a and b change places, and the launch. ``operands``: shapes and strides as ``arrange`` takes them."""
+    p = arrange(*operands)
+    constants = {
+        "A_LAYOUT": p.a_layout,
+        "B_LAYOUT": p.b_layout,
+        "CONTIGUOUS": p.contiguous,
+        "BATCHED": p.batches > 1,
+        "ALIGNMENT": p.alignment,
+    }
+    options = {**constants, **launch_options(config)}
+    numbers = (
         *(p.M, p.N, p.K),
         *(p.stride_a, p.stride_b, p.stride_c),
         *(p.column_a, p.column_b, p.column_c),
         *(p.batch_a, p.batch_b, p.batch_c),
-        A_LAYOUT=p.a_layout,
-        B_LAYOUT=p.b_layout,
-        CONTIGUOUS=p.contiguous,
-        BATCHED=p.batches > 1,
-        ALIGNMENT=p.alignment,
-        **options,
     )
+    form = (device, dtype, config, aligned, p.swapped, *constants.values())
+    programs = -(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches
+    return p.swapped, Launch(launcher, form, programs, numbers, options)

@@ -11,15 +11,17 @@ edge give zeros, stores past it are dropped in whole chunks of 16 bytes.
 
 import contextvars
 import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from hgemm.arrangement import Arrangement, arrange
+from hgemm.arrangement import arrange
 from hgemm.triton_kernels.configs import launch_options
+from hgemm.triton_kernels.launcher import Launch, Launcher
 
 # Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
 from .arithmetic import multiply_accumulate, rounded
@@ -152,42 +154,56 @@ def _product(
 def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
     """Writes ``a[M, K] @ b[K, N]`` into ``out[M, N]`` on the current device and stream: row- or column-major matrices,
     or batches of them, the batch first; an ``a`` or ``b`` without a batch is used for all."""
-    p = arrange(a.shape, a.stride(), b.shape, b.stride(), out.shape, out.stride())
-    if p.swapped:
+    launch_by(_launcher, a, b, out, config)
+
+
+_launcher = Launcher(matmul_tma)
+
+
+def launch_by(launcher: Launcher, a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
+    """``launch``, of the kernel that ``launcher`` holds."""
+    plan = _plan(launcher, config, a.device, a.dtype, a.shape, a.stride(), b.shape, b.stride(), out.shape, out.stride())
+    if plan.swapped:
         a, b = b, a
-    options = launch_options(config)
-    programs = -(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches
-    if options.get("PERSISTENT"):
-        programs = min(programs, _resident_programs(a.device))
     # The descriptors lie in scratch memory that Triton asks of the allocator in the current context. Ours is set in a
     # copy of that context: it works in any thread, and the caller's own allocator stays as it is.
-    contextvars.copy_context().run(_launch_with_scratch, (programs,), a, b, out, p, options)
+    contextvars.copy_context().run(_launch_with_scratch, plan, a, b, out)
 
 
-@functools.cache
+class _Plan(NamedTuple):
+    launch: Launch
+    swapped: bool
+    allocate: Callable[[int, int, int | None], Tensor]
+
+
+@functools.lru_cache(maxsize=4096)
+def _plan(launcher: Launcher, config: str, device: torch.device, dtype: torch.dtype, *operands: Any) -> _Plan:
+    """``operands``: the shapes and strides of a, b and out, as ``arrange`` takes them."""
+    p = arrange(*operands)
+    options = {"A_LAYOUT": p.a_layout, "B_LAYOUT": p.b_layout, "BATCHED": p.batches > 1, **launch_options(config)}
+    programs = -(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches
+    if "PERSISTENT" in options:
+        programs = min(programs, _resident_programs(device))
+    numbers = (
+        *(p.M, p.N, p.K, p.batches),
+        *(p.stride_a, p.stride_b, p.stride_c),
+        *(p.batch_a, p.batch_b, p.batch_c),
+    )
+    form = (device, dtype, config, p.a_layout, p.b_layout, p.batches > 1)
+
+    def allocate(size: int, alignment: int, stream: int | None) -> Tensor:
+        # torch's allocator aligns to 512 bytes, more than a descriptor needs, and orders the reuse of the memory
+        # after the kernel, since both are on the current stream.
+        return torch.empty(size, dtype=torch.int8, device=device)
+
+    return _Plan(Launch(launcher, form, programs, numbers, options), p.swapped, allocate)
+
+
 def _resident_programs(device: torch.device) -> int:
     """Programs of a persistent grid: one a multiprocessor. The interpreter gets few, so that each has several tiles."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
 
 
-def _launch_with_scratch(
-    grid: tuple[int], a: Tensor, b: Tensor, out: Tensor, p: Arrangement, options: dict[str, Any]
-) -> None:
-    def allocate(size: int, alignment: int, stream: int | None) -> Tensor:
-        # torch's allocator aligns to 512 bytes, more than a descriptor needs, and orders the reuse of the memory
-        # after the kernel, since both are on the current stream.
-        return torch.empty(size, dtype=torch.int8, device=a.device)
-
-    triton.set_allocator(allocate)
-    matmul_tma[grid](
-        a,
-        b,
-        out,
-        *(p.M, p.N, p.K, p.batches),
-        *(p.stride_a, p.stride_b, p.stride_c),
-        *(p.batch_a, p.batch_b, p.batch_c),
-        A_LAYOUT=p.a_layout,
-        B_LAYOUT=p.b_layout,
-        BATCHED=p.batches > 1,
-        **options,
-    )
+def _launch_with_scratch(plan: _Plan, a: Tensor, b: Tensor, out: Tensor) -> None:
+    triton.set_allocator(plan.allocate)
+    plan.launch(a, b, out)

@@ -1,0 +1,171 @@
+"""Launches of compiled kernels: a form is compiled once, under the settings that its compiler needs, and then kept.
+
+``kernel[grid](...)`` describes every argument, looks its compiled form up by a key made of text, and compares globals,
+in each call. Here the caller names the form, and what Triton compiled for it is launched as it is. This is the one
+module that relies on what Triton does not document, the same in 3.6, 3.7 and 3.9:
+
+- ``JITFunction.warmup(*arguments, grid=, **options)`` compiles, launches nothing and returns a ``CompiledKernel``;
+- ``CompiledKernel[grid](*arguments)`` launches it on all the kernel's arguments, a constant's place being passed over;
+- ``CompiledKernel.run(x, y, z, stream, function, packed_metadata, launch_metadata, enter_hook, exit_hook, *arguments)``
+  does the same without asking for the stream, and without the two hooks of the user's where these are None.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import os
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+_FIRST_OF_64_BITS = 2**31
+
+
+class _Compiled(NamedTuple):
+    kernel: Any  # CompiledKernel
+    run: Callable[..., None]
+    function: int
+    metadata: Any
+    current_stream: Callable[[int], int]
+    device: int
+    knobs: Any  # triton.knobs.runtime
+    constants: tuple[None, ...]  # what stands for them in a launch
+
+
+class Launcher:
+    """A kernel and its compiled forms, for one thread at a time.
+
+    ``environment``: variables that the compiler is to find; see ``compiler_environment``. The process's environment
+    changes while a form is compiled, and not when one that is kept is launched. ``without``: what must not occur in the
+    PTX made so.
+    """
+
+    def __init__(self, kernel: Any, environment: Mapping[str, str] | None = None, without: str = "") -> None:
+        self.kernel = kernel
+        self.environment = environment or {}
+        self._without = without
+        self.forms: dict[Hashable, _Compiled] = {}
+
+    def compiled(
+        self, form: Hashable, grid: tuple[int, int, int], arguments: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> _Compiled | None:
+        """What is kept for the form, else compiled now, on the current device. None where there is nothing to keep: in
+        the interpreter, where a hook of the user's tells Triton not to compile, and in a Triton that has the parts
+        named above no more.
+
+        Raises RuntimeError if what was compiled holds what it must be without, and whatever Triton raises.
+        """
+        if form in self.forms:
+            return self.forms[form]
+        import triton
+
+        if not isinstance(self.kernel, triton.JITFunction):
+            return None
+        with compiler_environment(self.environment):
+            # In an empty context, so that no triton.AsyncCompileMode of the user's puts it off.
+            kernel = contextvars.Context().run(functools.partial(self.kernel.warmup, *arguments, grid=grid, **options))
+        if kernel is None:
+            return None
+        if self._without and self._without in kernel.asm["ptx"]:
+            raise RuntimeError(
+                f"Triton {triton.__version__} compiled {self.kernel.__name__} to {self._without} in spite of "
+                f"{', '.join(f'{name}={value}' for name, value in self.environment.items())}"
+            )
+        driver = triton.runtime.driver.active
+        try:
+            compiled = _Compiled(
+                kernel,
+                kernel.run,  # loads it, before there is a function
+                kernel.function,
+                kernel.packed_metadata,
+                driver.get_current_stream,
+                driver.get_current_device(),
+                triton.knobs.runtime,
+                (None,) * (len(self.kernel.arg_names) - len(arguments)),
+            )
+        except AttributeError:
+            return None
+        self.forms[form] = compiled
+        return compiled
+
+
+class Launch:
+    """The launches of products that differ in their tensors' addresses alone.
+
+    ``form``: all that decides what is compiled, but for the size of numbers: the device, the types and alignments of
+    tensors, the options. ``numbers``: the arguments after the tensors. ``options``: the kernel's constants, by name,
+    and the compiler's.
+    """
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        form: tuple[Hashable, ...],
+        programs: int,
+        numbers: tuple[int, ...],
+        options: Mapping[str, Any],
+    ) -> None:
+        self._launcher = launcher
+        self._form = (*form, wide(numbers))
+        self._programs = programs
+        self._numbers = numbers
+        self._options = options
+        self._compiled: _Compiled | None = None
+
+    def __call__(self, *tensors: Any) -> None:
+        """Launches the kernel on the current device, that of the form, and its current stream. Raises what
+        ``Launcher.compiled`` does."""
+        compiled = self._compiled
+        if compiled is None:
+            arguments, grid = (*tensors, *self._numbers), (self._programs, 1, 1)
+            compiled = self._launcher.compiled(self._form, grid, arguments, self._options)
+            if compiled is None:  # launched as anyone would
+                with compiler_environment(self._launcher.environment):
+                    self._launcher.kernel[grid](*arguments, **self._options)
+                return
+            self._compiled = compiled
+        if _hooked(compiled.knobs):
+            compiled.kernel[self._programs, 1, 1](*tensors, *self._numbers, *compiled.constants)
+            return
+        compiled.run(
+            *(self._programs, 1, 1),
+            compiled.current_stream(compiled.device),
+            *(compiled.function, compiled.metadata, None, None, None),
+            *tensors,
+            *self._numbers,
+            *compiled.constants,
+        )
+
+
+def _hooked(knobs: Any) -> bool:
+    """Whether the user, or a profiler, is to be told of launches."""
+    enter, leave = knobs.launch_enter_hook, knobs.launch_exit_hook
+    return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
+
+
+def wide(numbers: Sequence[int]) -> tuple[bool, ...]:
+    """Which of the numbers, none negative, Triton passes in 64 bits; empty if none."""
+    return () if max(numbers) < _FIRST_OF_64_BITS else tuple(number >= _FIRST_OF_64_BITS for number in numbers)
+
+
+@contextmanager
+def compiler_environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables in the process's environment, where Triton's compiler looks for them while it compiles, and puts
+    back what was there.
+
+    Triton has no other way to say this for one kernel. Its compiler is C++ and asks getenv each time; the variables
+    are part of the key under which it keeps kernels on disk, and not of the one in memory. To be called with
+    ``interpreter.language_lock``; what other threads compile in Triton meanwhile, and processes that they start, find
+    the variables too.
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,25 @@
+"""The kernel of ``tma.py`` compiled to mma.sync where Triton would take wgmma: the instructions of ``cuda_tma``.
+
+A function of its own to Triton, which keeps what it compiled by function and does not ask there what the environment
+was; and under a name of its own, so that profilers tell the two apart.
+"""
+
+import triton
+from torch import Tensor
+
+from hgemm.triton_kernels.configs import MMA_SYNC
+from hgemm.triton_kernels.launcher import Launcher
+
+# Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
+from .tma import RUNTIME_NUMBERS, launch_by, matmul_tma
+
+matmul_mma_sync = triton.jit(
+    matmul_tma.fn, do_not_specialize=RUNTIME_NUMBERS, repr=lambda specialization: MMA_SYNC.kernel
+)
+
+_launcher = Launcher(matmul_mma_sync, MMA_SYNC.environment, MMA_SYNC.without)
+
+
+def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
+    """Writes ``a @ b`` into ``out``, as ``tma.launch`` does."""
+    launch_by(_launcher, a, b, out, config)
