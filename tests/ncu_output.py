@@ -4,8 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from hgemm.profile.metrics import stall_metric
+
 BEFORE = ("ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size")
 AFTER = ("Grid Size", "Device", "CC")
+
+SASS = "smsp__sass_l1tex_data"
+PIPE = "l1tex__data"
+
+SWIZZLED = {
+    "gpu__time_duration.sum": ("ns", "363,456"),
+    "sm__cycles_elapsed.avg.per_second": ("hz", "1,755,000,000"),
+    "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": ("%", "71.98"),
+    "smsp__inst_executed_op_ldsm.sum": ("inst", "1,000"),
+    f"{SASS}_pipe_lsu_wavefronts_mem_shared_op_ldsm.sum": ("", "4,000"),
+    f"{SASS}_bank_conflicts_pipe_lsu_mem_shared_op_ldsm.sum": ("", "0"),
+    "smsp__sass_inst_executed_op_shared_ld.sum": ("inst", "100"),
+    f"{SASS}_pipe_lsu_wavefronts_mem_shared_op_ld.sum": ("", "400"),
+    f"{SASS}_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum": ("", "0"),
+    "smsp__sass_inst_executed_op_shared_st.sum": ("inst", "200"),
+    f"{SASS}_pipe_lsu_wavefronts_mem_shared_op_st.sum": ("", "250"),
+    f"{SASS}_bank_conflicts_pipe_lsu_mem_shared_op_st.sum": ("", "50"),
+    f"{PIPE}_pipe_lsu_wavefronts_mem_shared_op_ld.sum": ("", "5,280"),
+    f"{PIPE}_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum": ("", "880"),
+    f"{PIPE}_pipe_lsu_wavefronts_mem_shared_op_st.sum": ("", "250"),
+    f"{PIPE}_bank_conflicts_pipe_lsu_mem_shared_op_st.sum": ("", "50"),
+    f"{PIPE}_pipe_lsu_wavefronts_mem_shared.sum": ("", "5,600"),
+    "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum": ("byte", "1,280"),
+    "lts__t_sectors.sum": ("sector", "1,000"),
+    "dram__bytes_op_read.sum": ("byte", "67,108,864"),
+    "dram__bytes_write.sum": ("byte", "(!) n/a"),
+    stall_metric("math_pipe_throttle"): ("inst", "2.50"),
+    stall_metric("barrier"): ("inst", "0.50"),
+    stall_metric("wait"): ("inst", "1.00"),
+    stall_metric("drain"): ("inst", "0"),
+    stall_metric("gmma"): ("inst", "n/a"),
+    stall_metric("selected"): ("inst", "1.00"),
+}
+"""Metrics of a kernel without bank conflicts, in which the pipe counts waits for TMA all the same."""
 
 PERMISSION = (
     "==PROF== Connected to process 4242 (/usr/bin/python3.12)\n"

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from ncu_output import raw_page
-from test_profile_counters import SWIZZLED
+import torch
+from ncu_output import SWIZZLED, raw_page
 
-import hgemm
 from hgemm.profile import __main__ as profile
 from hgemm.profile import ncu
 from hgemm.profile.launch import Launch
 from hgemm.profile.ncu import KernelCounters, NoCounters
+from hgemm.profile.static import Gpu
 
 TRITON = "triton:128x128x32_s4_w64x32"
 QUICK = ("--mnk", "4096,4096,4096", "--arch", "120f", "--backend", TRITON, "torch")
@@ -37,6 +37,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Callable[[Collect], None]:
             return collect(launch)
 
         monkeypatch.setattr(profile, "_device", lambda: 0)
+        monkeypatch.setattr(profile, "_present", lambda: [Gpu("H200", "90a", 132)])
         monkeypatch.setattr(ncu, "find", lambda: Path("/opt/ncu"))
         monkeypatch.setattr(ncu, "version", lambda program: "2025.3.1.0")
         monkeypatch.setattr(ncu, "collect", answer)
@@ -70,7 +71,7 @@ def test_json_without_a_gpu_holds_the_static_half_and_says_why_no_more(capsys: p
     assert status == 0
     assert (found["schema"], found["schema_version"]) == ("hgemm-profile", 1)
     assert found["case"]["compulsory_bytes"] == 3 * 2 * 4096 * 4096
-    assert found["counters"] == {"ncu": None, "note": profile.NO_GPU}
+    assert found["counters"] == {"ncu": None, "gpu": None, "note": profile.NO_GPU}
     torch_row, triton = found["contestants"]
     assert (torch_row["backend"], torch_row["facts"]) == ("torch", [])
     assert "closed library" in torch_row["no_facts"]["RTX 5090"]
@@ -131,13 +132,14 @@ def test_counters_stand_in_tables_and_in_json(
     counting(swizzled)
     status, out, _ = run(capsys, *QUICK, "--counters", "required")
     assert status == 0
+    assert "What one call did on H200 (ncu 2025.3.1.0)" in out
     assert "72.0%" in out  # the tensor pipe
     assert "ldmatrix took 4.00 wavefronts each where 4 are needed: no bank conflicts" in out
     assert "math_pipe_throttle 50%" in out
     assert "math_pipe_throttle: ready, and the tensor cores are busy" in out
     assert "100.7 MB" in out and "67.1 MB" in out  # compulsory, and read from DRAM
     found = json.loads(run(capsys, *QUICK, "--json")[1])
-    assert found["counters"] == {"ncu": "2025.3.1.0", "note": None}
+    assert found["counters"] == {"ncu": "2025.3.1.0", "gpu": "H200", "note": None}
     counted = found["contestants"][1]["counted"]
     assert (counted["kernel"], counted["values"]["tensor pipe"]) == ("matmul", 71.98)
     ldmatrix = {"kind": "ldmatrix", "wavefronts": 4000.0, "least": 4000.0, "conflicts": 0.0, "ratio": 1.0}
@@ -181,6 +183,27 @@ def test_the_call_is_the_case_that_was_asked_for(
     assert (case.shape.M, case.shape.N, case.shape.K, case.dtype, case.layout) == (256, 512, 128, "fp16", "nt")
 
 
+def test_what_a_file_registers_is_profiled_too(
+    counting: Callable[[Collect], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    launches: list[Launch] = []
+
+    def collect(launch: Launch) -> list[KernelCounters]:
+        launches.append(launch)
+        return swizzled(launch)
+
+    counting(collect)
+    file = tmp_path / "mine.py"
+    file.write_text("import hgemm\nhgemm.register_backend('mine', lambda a, b, out, config: None, configs=['small'])\n")
+    status, out, _ = run(capsys, "--arch", "90a", "--backend", "torch", "--contestant", str(file))
+    assert status == 0
+    assert [(launch.backend, launch.config, launch.files) for launch in launches] == [
+        ("torch", None, (str(file),)),
+        ("mine", "small", (str(file),)),
+    ]
+    assert "mine small: no static facts: how mine is compiled is not known here" in out
+
+
 @pytest.mark.usefixtures("no_device")
 def test_markdown_has_a_row_for_each_contestant(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, *QUICK, "--markdown")
@@ -210,6 +233,7 @@ def test_tiles_are_dealt_to_the_board_that_is_named(capsys: pytest.CaptureFixtur
         (("--gpu", "RTX 9090"), "'RTX 9090' is not in the table of devices; there are H200"),
         (("--arch", "90a,75"), "--arch '75': the table of devices has no board of it"),
         (("--dtype", "fp32"), "invalid choice"),
+        (("--contestant", "/nowhere/mine.py"), "--contestant /nowhere/mine.py: No such file"),
     ],
 )
 def test_words_that_mean_nothing_are_named(
@@ -221,7 +245,7 @@ def test_words_that_mean_nothing_are_named(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.skipif(hgemm.backends()["torch"].available_on("cuda") and profile._present() != [], reason="has a GPU")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device here")
 def test_without_a_device_there_is_no_default_to_choose(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         profile.main(("--backend", "triton:default"))

@@ -101,6 +101,20 @@ def test_no_loop_with_products_is_no_main_loop(code: str) -> None:
     assert main_loop(code) is None
 
 
+def test_a_jump_backwards_is_no_loop_if_its_target_can_be_reached_without_it() -> None:
+    """Straight code that waits once, the waiting loop behind the EXIT."""
+    code = listing(
+        "HMMA.16816.F32 R8, R4, R6, R8",  # 00
+        "@!P0 BRA 0x40",  # 10: not yet
+        "HMMA.16816.F32 R8, R4, R6, R8",  # 20
+        "EXIT",  # 30
+        "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [R3], R5",  # 40
+        "@!P0 BRA 0x40",  # 50
+        "BRA 0x20",  # 60
+    )
+    assert main_loop(code) is None
+
+
 def test_ptx_is_counted_by_kind_and_comments_are_not() -> None:
     ptx = """
     cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2, %r3}], [%r4];

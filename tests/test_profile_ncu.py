@@ -61,6 +61,12 @@ def test_a_line_that_was_cut_off_is_no_kernel() -> None:
     assert ncu.parse(cut) == []
 
 
+def test_what_ncu_says_between_the_lines_of_the_table_is_not_read_as_one_of_them() -> None:
+    lines = TABLE.splitlines()
+    lines.insert(5, '==WARNING== not collected: a.sum,"b.sum')  # a quotation mark that would swallow what follows
+    assert [kernel.name for kernel in ncu.parse("\n".join(lines))] == [KERNEL, "splitKreduce_kernel"]
+
+
 def test_clocks_are_left_alone_and_only_the_call_is_profiled() -> None:
     words = ncu.command(Path("/opt/ncu"), ["a.sum", "b.pct"], Path("/tmp/spec"), Path("/tmp/answer"))
     for option, value in (

@@ -163,5 +163,5 @@ def test_what_has_no_facts_has_a_reason(backend: str, config: str | None, case: 
 
 def test_a_registered_function_has_no_facts() -> None:
     mine = hgemm.register_backend("mine", lambda a, b, out, config: None)
-    with pytest.raises(NoFacts, match="registered function"):
+    with pytest.raises(NoFacts, match="how mine is compiled is not known"):
         facts(mine, None, SQUARE, H200)

@@ -7,13 +7,14 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
 import hgemm
-from hgemm.bench.contestants import DEFAULT_CONFIG, Choice, check_patterns, choose
+from hgemm.bench.contestants import DEFAULT_CONFIG, Choice, check_patterns, choose, load
 from hgemm.bench.suites import DTYPES, LAYOUTS, Case, Shape
 from hgemm.cuda_kernels import architectures
 from hgemm.devices import DEVICES, find
@@ -33,7 +34,8 @@ FILE_WIDTH = 150
 NO_GPU = "torch finds no CUDA device to run on"
 
 EPILOG = """Exit status: 0; 1 if a contestant computed a wrong product; 2 for a usage error, or if --counters required
-could not be met. Nothing changes a clock. The static half needs no GPU: nvcc for cuda_*, Triton for triton*."""
+could not be met; 130 after Ctrl-C. Nothing changes a clock. The static half needs no GPU: nvcc for cuda_*, Triton for
+triton*."""
 
 Progress = Callable[[str], None]
 
@@ -46,6 +48,14 @@ def parser() -> argparse.ArgumentParser:
         metavar="PATTERN",
         default=["cuda_*", "triton*"],
         help="NAME, NAME:CONFIG or NAME:default, with * and ? (default: cuda_* triton*)",
+    )
+    parse.add_argument(
+        "--contestant",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file that calls hgemm.register_backend: what it registers is profiled too",
     )
     parse.add_argument(
         "--mnk",
@@ -90,12 +100,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     case = Case(options.mnk, options.dtype, options.layout)
     try:
         gpus = _gpus(options.arch, options.gpu)
-        choices = _choices(options.backend, case)
+        registered = [name for path in options.contestant for name in load(path)]
+        choices = _choices([*options.backend, *registered], case)
     except ValueError as error:
         parse.error(str(error))
     console = Console(highlight=False)
     with _progress() as progress:
-        report = make_report(case, gpus, choices, options.counters, progress)
+        files = tuple(str(path.resolve()) for path in options.contestant)
+        report = make_report(case, gpus, choices, options.counters, progress, files)
     if options.json:
         print(json.dumps(as_json(report), indent=1))
     elif options.markdown:
@@ -109,9 +121,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def make_report(
-    case: Case, gpus: Sequence[Gpu], choices: Sequence[Choice], counters: str, progress: Progress
+    case: Case,
+    gpus: Sequence[Gpu],
+    choices: Sequence[Choice],
+    counters: str,
+    progress: Progress,
+    files: tuple[str, ...] = (),
 ) -> Report:
-    """Looks at every contestant: first its code, for each GPU, then, unless ``counters`` is "off", one call of it."""
+    """Looks at every contestant: first its code, for each GPU, then, unless ``counters`` is "off", one call of it.
+
+    ``files`` are those that registered some of them.
+    """
     profiles = [Profile(choice.backend.name, choice.config) for choice in choices]
     for choice, profile in zip(choices, profiles, strict=True):
         for gpu in gpus:
@@ -120,13 +140,14 @@ def make_report(
                 profile.facts.append(facts(choice.backend, choice.config, case, gpu))
             except NoFacts as reason:
                 profile.no_facts[gpu.title] = str(reason)
-    note, version = None, None
+    note, version, title = None, None, None
     if counters != "off":
         try:
-            version = _count(case, choices, profiles, progress)
+            version = _count(case, choices, profiles, progress, files)
+            title = next((gpu.title for gpu in _present()), None)
         except NoCounters as reason:
             note = str(reason)
-    return Report(case, gpus, profiles, note, version)
+    return Report(case, gpus, profiles, note, version, title)
 
 
 def status(report: Report, counters: str) -> int:
@@ -140,13 +161,16 @@ def status(report: Report, counters: str) -> int:
     return 0
 
 
-def _count(case: Case, choices: Sequence[Choice], profiles: Sequence[Profile], progress: Progress) -> str:
+def _count(
+    case: Case, choices: Sequence[Choice], profiles: Sequence[Profile], progress: Progress, files: tuple[str, ...]
+) -> str:
     """Fills in the counters; returns ncu's version. Raises NoCounters if no contestant can have any here."""
     device, program = _device(), ncu.find()
     for number, (choice, profile) in enumerate(zip(choices, profiles, strict=True), start=1):
         progress(f"profiling {profile.label}, {number} of {len(choices)}")
         try:
-            kernels = ncu.collect(program, metric_names(), Launch(profile.backend, choice.config, case, device))
+            launch = Launch(profile.backend, choice.config, case, device, files)
+            kernels = ncu.collect(program, metric_names(), launch)
         except NoCounters as reason:
             if reason.cause == "machine":
                 raise
@@ -240,4 +264,7 @@ def _shape(text: str) -> Shape:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 
 from hgemm.backends import get
+from hgemm.bench import contestants
 from hgemm.bench.suites import Case, Shape
 from hgemm.check import verify
 from hgemm.problem import Problem
@@ -31,12 +32,16 @@ Status = Literal["ok", "refused", "wrong", "failed"]
 
 @dataclass(frozen=True)
 class Launch:
-    """What to call: a backend in a configuration, on the operands of a case, on a CUDA device."""
+    """What to call: a backend in a configuration, on the operands of a case, on a CUDA device.
+
+    ``files``: Python files that register backends of the user's, absolute paths.
+    """
 
     backend: str
     config: str | None
     case: Case
     device: int
+    files: tuple[str, ...] = ()
 
     def dumps(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -45,7 +50,7 @@ class Launch:
     def loads(cls, text: str) -> Launch:
         fields = json.loads(text)
         case = Case(**(fields["case"] | {"shape": Shape(**fields["case"]["shape"])}))
-        return cls(fields["backend"], fields["config"], case, fields["device"])
+        return cls(**(fields | {"case": case, "files": tuple(fields["files"])}))
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,8 @@ class Answer:
 
 def call(launch: Launch) -> Answer:
     """Makes the call. Raises what the backend raises."""
+    for file in launch.files:
+        contestants.load(Path(file))
     backend, device = get(launch.backend), torch.device("cuda", launch.device)
     with torch.cuda.device(device):
         a, b, out = _operands(launch.case, device)

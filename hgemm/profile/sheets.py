@@ -36,13 +36,14 @@ class Profile:
 
 @dataclass(frozen=True)
 class Report:
-    """``note``: why there are no counters at all; ``ncu``: its version if there are some."""
+    """``note``: why there are no counters at all. If there are: ``ncu``, its version, and ``counted_on``, the GPU."""
 
     case: Case
     gpus: Sequence[Gpu]
     profiles: Sequence[Profile]
     note: str | None
     ncu: str | None
+    counted_on: str | None
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,12 @@ def _counter_sheets(report: Report) -> Iterator[Sheet]:
         return
     sentences = _grouped([(p.label, c.sentence) for p, c in counted if c.sentence])
     names = [f"{p.label}: the kernel is {c.kernel}{_besides(c)}" for p, c in counted if c.others or not p.config]
-    yield Sheet("What one call did", ACTIVITY, [[*_who(p), *_activity(c)] for p, c in counted], [*names, *missing])
+    yield Sheet(
+        f"What one call did on {report.counted_on} (ncu {report.ncu})",
+        ACTIVITY,
+        [[*_who(p), *_activity(c)] for p, c in counted],
+        [*names, *missing],
+    )
     kinds = [[*(_who(p) if n == 0 else ["", ""]), *_kind(kind)] for p, c in counted for n, kind in enumerate(c.shared)]
     yield Sheet("Shared memory", SHARED, kinds, sentences)
     compulsory = report.case.compulsory_bytes

@@ -106,7 +106,7 @@ def facts(backend: Backend, config: str | None, case: Case, gpu: Gpu) -> Facts:
         return resident(_triton(backend, config, case, gpu), Config.parse(config), case, gpu)
     if backend.name in {baseline.name for baseline in baselines.backends()}:
         raise NoFacts("no static facts: a closed library, whose kernel is chosen when it is called; counters name it")
-    raise NoFacts("no static facts: the code of a registered function is not known")
+    raise NoFacts(f"no static facts: how {backend.name} is compiled is not known here")
 
 
 def resident(code: Code, config: Config, case: Case, gpu: Gpu) -> Facts:

@@ -81,7 +81,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "compulsory_bytes": report.case.compulsory_bytes,
         },
         "gpus": [dataclasses.asdict(gpu) for gpu in report.gpus],
-        "counters": {"ncu": report.ncu, "note": report.note},
+        "counters": {"ncu": report.ncu, "gpu": report.counted_on, "note": report.note},
         "contestants": [
             {
                 "backend": profile.backend,
