@@ -132,6 +132,17 @@ def test_the_counters_of_a_call(tmp_path: Path) -> None:
     assert [kernel.name for kernel in found] == [KERNEL, "splitKreduce_kernel"]
 
 
+def test_all_that_ncu_prints_is_shown_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for wanted in ("0", "1"):
+        monkeypatch.setenv("HGEMM_VERBOSE", wanted)
+        ncu.collect(program(tmp_path / "ncu", answers("ok", "", TABLE)), ["lts__t_bytes.sum"], LAUNCH)
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert ("31 passes" in printed.err and "--clock-control none" in printed.err) == (wanted == "1")
+
+
 def test_the_process_finds_this_package_and_is_told_what_to_call(tmp_path: Path) -> None:
     said = tmp_path / "said"
     body = f"pathlib.Path({str(said)!r}).write_text(json.dumps([spec, os.environ['PYTHONPATH']]))\n"

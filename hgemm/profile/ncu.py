@@ -4,6 +4,8 @@ Nothing changes a clock (``--clock-control none``), so that a counter in percent
 the device chose. Counters that do not fit into one pass are read by running the kernel again, its memory restored in
 between (``--replay-mode kernel``), each time with caches flushed (``--cache-control all``): bytes are those of a call
 that finds nothing in the L2.
+
+HGEMM_VERBOSE=1 shows the command and all that ncu prints.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import csv
 import functools
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -24,6 +27,7 @@ from pathlib import Path
 from typing import Literal
 
 import hgemm
+from hgemm.cuda_kernels.compilation import verbose
 from hgemm.profile.launch import Answer, Launch
 
 LIMIT_SECONDS = 300.0
@@ -102,7 +106,7 @@ def version(ncu: Path) -> str:
 def command(ncu: Path, metrics: Sequence[str], spec: Path, answer: Path) -> list[str]:
     """The command line that profiles one call and prints its metrics; the files are those of ``launch``."""
     return [
-        *(str(ncu), "--profile-from-start", "off", "--target-processes", "application-only"),
+        *(str(ncu), "--profile-from-start", "off", "--target-processes", "all"),
         *("--clock-control", "none", "--cache-control", "all", "--replay-mode", "kernel"),
         *("--csv", "--page", "raw", "--print-units", "base", "--metrics", ",".join(metrics)),
         *(sys.executable, "-m", "hgemm.profile.launch", str(spec), str(answer)),
@@ -190,12 +194,15 @@ def _run(arguments: Sequence[str], limit: float) -> str:
         raise NoCounters(f"ncu does not run: {error}", "machine") from None
     with process:
         try:
-            return "\n".join(process.communicate(timeout=limit))
+            output = "\n".join(process.communicate(timeout=limit))
         except subprocess.TimeoutExpired:
             raise NoCounters(f"ncu did not end within {limit:g} s") from None
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+    if verbose():
+        print(shlex.join(arguments), output, sep="\n", file=sys.stderr)
+    return output
 
 
 def _explained(output: str) -> NoCounters | None:
