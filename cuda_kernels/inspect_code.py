@@ -11,6 +11,7 @@ import importlib.util
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +29,20 @@ REGISTERS_PER_ALLOCATION = 256
 _CONFIG = re.compile(r"8Config_(\d)|9Config_(\d\d)|10Config_(\d{3})")
 
 
+# A function and its line of `cuobjdump -res-usage`.
+_USAGE = re.compile(r"Function (\S+?):\s*\n?\s*(REG:[^\n]*)")
+
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One function of a configuration's code: what one launch of it runs. Units are those of ``Resources``."""
+
+    copy_bytes: int | None  # bytes of one cp.async, for which that family has a function each
+    registers: int
+    spill_bytes: int
+    sass: str
 
 
 def find_cuobjdump() -> Path:
@@ -57,11 +71,11 @@ def resource_usage(unit: Unit, arch: str) -> dict[str, Resources]:
     family, capability = FAMILIES[unit.family], architectures.capability_of(arch)
     report = _cuobjdump("-res-usage", build.compile_cubin(unit, arch))
     usage: dict[str, Resources] = {}
-    for mangled, text in re.findall(r"Function (\S+?):\s*\n?\s*(REG:[^\n]*)", report):
+    for mangled, text in re.findall(_USAGE, report):
         kernel = _kernel(family, mangled)
         if kernel is None:
             continue
-        numbers = {name: int(value) for name, value in re.findall(r"([A-Z]+):(\d+)", text)}
+        numbers = _numbers(text)
         registers, spill_bytes = numbers["REG"], numbers["STACK"] + numbers["LOCAL"]
         threads = kernel.config.threads
         if other := usage.get(kernel.name):
@@ -88,18 +102,55 @@ def machine_code(unit: Unit, arch: str) -> dict[str, str]:
     return _all_configs(family, code, listing)
 
 
+def variants(unit: Unit, arch: str) -> dict[str, list[Variant]]:
+    """The functions of each configuration, as compiled for `arch`, those with the widest copies first.
+
+    Raises BuildError.
+    """
+    family, cubin = FAMILIES[unit.family], build.compile_cubin(unit, arch)
+    report, listing = _cuobjdump("-res-usage", cubin), _cuobjdump("-sass", cubin)
+    code = {part.split(maxsplit=1)[0]: "Function : " + part for part in listing.split("Function : ")[1:]}
+    found: dict[str, list[Variant]] = {}
+    for mangled, text in re.findall(_USAGE, report):
+        kernel = _kernel(family, mangled)
+        if kernel is None:
+            continue
+        if mangled not in code:
+            raise BuildError(f"cuobjdump shows no machine code of {mangled}", listing)
+        numbers = _numbers(text)
+        width = re.search(r"Config_\d+Li(\d+)E", mangled)
+        variant = Variant(
+            copy_bytes=int(width[1]) if width else None,
+            registers=numbers["REG"],
+            spill_bytes=numbers["STACK"] + numbers["LOCAL"],
+            sass=code[mangled],
+        )
+        found.setdefault(kernel.name, []).append(variant)
+    for functions in found.values():
+        functions.sort(key=lambda variant: -(variant.copy_bytes or 0))
+    return _all_configs(family, found, report)
+
+
 def resident_blocks(capability: tuple[int, int], registers: int, shared_bytes: int, threads: int) -> int:
-    """Blocks that fit a multiprocessor together, by its registers, shared memory, threads and slots for blocks."""
+    """Blocks that fit a multiprocessor together: the least of `block_limits`."""
+    return min(block_limits(capability, registers, shared_bytes, threads).values())
+
+
+def block_limits(capability: tuple[int, int], registers: int, shared_bytes: int, threads: int) -> dict[str, int]:
+    """Blocks that each resource of a multiprocessor has room for, by its name.
+
+    `registers` a thread; `shared_bytes` and `threads` a block. Raises KeyError for a capability that LIMITS lacks.
+    """
     limits = LIMITS[capability]
     warps = -(-threads // THREADS_PER_WARP)
     unit = REGISTERS_PER_ALLOCATION
     registers_per_warp = -(-registers * THREADS_PER_WARP // unit) * unit
-    return min(
-        limits.registers_per_multiprocessor // (registers_per_warp * warps),
-        limits.shared_bytes_per_multiprocessor // (shared_bytes + RESERVED_SHARED_BYTES),
-        limits.threads_per_multiprocessor // (warps * THREADS_PER_WARP),
-        limits.blocks_per_multiprocessor,
-    )
+    return {
+        "registers": limits.registers_per_multiprocessor // (registers_per_warp * warps),
+        "shared memory": limits.shared_bytes_per_multiprocessor // (shared_bytes + RESERVED_SHARED_BYTES),
+        "threads": limits.threads_per_multiprocessor // (warps * THREADS_PER_WARP),
+        "block slots": limits.blocks_per_multiprocessor,
+    }
 
 
 def _kernel(family: Family, mangled: str) -> KernelConfig | None:
@@ -108,6 +159,10 @@ def _kernel(family: Family, mangled: str) -> KernelConfig | None:
     if found is None:
         return None
     return family.configs[int(next(digits for digits in found.groups() if digits is not None))]
+
+
+def _numbers(text: str) -> dict[str, int]:
+    return {name: int(value) for name, value in re.findall(r"([A-Z]+):(\d+)", text)}
 
 
 def _all_configs(family: Family, found: dict[str, T], output: str) -> dict[str, T]:

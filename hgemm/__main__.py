@@ -6,6 +6,7 @@ TOOLS = {
     "check": "right or wrong: every backend, over ragged shapes, in arenas of NaN",
     "bench": "how fast: contestants interleaved in one run, with the ceilings of the device",
     "plot": "the charts of a results file",
+    "profile": "what a kernel is made of, from compiled code, and does, from Nsight Compute",
 }
 
 

@@ -24,9 +24,9 @@ POINTERS = ("a", "b", "c")
 
 @dataclass(frozen=True)
 class Compiled:
-    """``shared_bytes`` for a block; ``registers`` and ``stack_bytes`` for a thread; ``spill_loads``: the instructions
-    that read back what did not fit the registers. A stack without them is no spill: the ptxas of Triton 3.6 writes a
-    constant to 8 bytes of it that nothing reads."""
+    """``shared_bytes`` and ``threads`` a block; ``registers`` and ``stack_bytes`` a thread; ``spill_loads``: the
+    instructions that read back what did not fit the registers. A stack without them is no spill: the ptxas of Triton
+    3.6 writes a constant to 8 bytes of it that nothing reads."""
 
     ptx: str
     sass: str
@@ -34,6 +34,7 @@ class Compiled:
     registers: int
     stack_bytes: int
     spill_loads: int
+    threads: int
 
 
 def compile_ahead(
@@ -96,6 +97,7 @@ def compile_ahead(
         registers=usage["REG"],
         stack_bytes=usage["STACK"] + usage["LOCAL"],
         spill_loads=len(re.findall(r"\bLDL\b", sass)),
+        threads=THREADS_PER_WARP * compiled.metadata.num_warps,
     )
 
 
