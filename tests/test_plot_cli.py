@@ -12,7 +12,7 @@ from made_up_results import SQUARES, results
 import hgemm
 from hgemm.bench.results import write
 from hgemm.plot import source
-from hgemm.plot.__main__ import main
+from hgemm.plot.__main__ import ALL_KINDS, main
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_no_packaged_results_is_said(
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["pie"], "a picture is one of roofline, ceiling; found 'pie'"), (["--format", "bmp"], "a format is one of svg")],
+    [(["pie"], f"a picture is one of {', '.join(ALL_KINDS)}; found 'pie'"), (["--format", "bmp"], "a format is one of svg")],
 )
 def test_a_bad_option_is_status_2(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:

@@ -20,7 +20,7 @@ KINDS: dict[str, Callable[[Results, str], Figure]] = {"roofline": roofline.draw,
 
 FORMATS = ("svg", "png", "pdf")
 
-__all__ = ["FORMATS", "KINDS", "NothingToDraw", "draw"]
+__all__ = ["FORMATS", "KINDS", "NothingToDraw", "draw", "save"]
 
 
 def draw(results: Results, kind: str, folder: Path, formats: Sequence[str] = ("svg", "png")) -> list[Path]:
@@ -40,14 +40,14 @@ def draw(results: Results, kind: str, folder: Path, formats: Sequence[str] = ("s
         folder.mkdir(parents=True, exist_ok=True)
         for form in formats:
             path = folder / f"{kind}-{dtype}.{form}"
-            _save(figure, path)
+            save(figure, path)
             files.append(path)
     if not files:
         raise NothingToDraw("; ".join(reasons) or "no contestant was timed in any case")
     return files
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Equal results give equal files: no date and no random names in them."""
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(path.suffix[1:])
     with style.context():

@@ -12,22 +12,27 @@ import torch
 from rich.console import Console
 
 from hgemm.bench.results import ResultsError
-from hgemm.plot import FORMATS, KINDS, NothingToDraw, draw
+from hgemm.cuda_kernels.toolchain import BuildError
+from hgemm.plot import FORMATS, KINDS, NothingToDraw, draw, mechanism, save
 from hgemm.plot.source import default_folder, load, newest_packaged
 
 EPILOG = """Without --from a CUDA GPU is measured (the quick suite of python -m hgemm.bench); on a machine with none the
 newest measurements that come with the package are drawn. Exit status: 0, 2 if a file or an option cannot be used."""
 
 
+ALL_KINDS = (*KINDS, *mechanism.KINDS)
+
+
 def parser() -> argparse.ArgumentParser:
     parse = argparse.ArgumentParser("python -m hgemm.plot", description=__doc__, epilog=EPILOG)
-    parse.add_argument("kinds", nargs="*", metavar="KIND", help=f"{', '.join(KINDS)} (default: roofline)")
+    parse.add_argument("kinds", nargs="*", metavar="KIND", help=f"{', '.join(ALL_KINDS)} (default: roofline)")
     parse.add_argument("--from", dest="source", type=Path, metavar="FILE", help="results file of hgemm.bench")
     parse.add_argument("--out", type=Path, metavar="DIR", help="folder for the pictures (default: plots/)")
     parse.add_argument(
         "--format", type=_formats, default=("svg", "png"), metavar="svg,png", help="among svg, png and pdf"
     )
     parse.add_argument("--json", action="store_true", help="print what was drawn, and from what, as JSON")
+    mechanism.add_options(parse)
     return parse
 
 
@@ -37,22 +42,28 @@ def main(argv: list[str] | None = None) -> int:
     options = parse.parse_args(argv)
     kinds = list(dict.fromkeys(options.kinds or ["roofline"]))
     for kind in kinds:
-        if kind not in KINDS:
-            parse.error(f"a picture is one of {', '.join(KINDS)}; found {kind!r}")
+        if kind not in ALL_KINDS:
+            parse.error(f"a picture is one of {', '.join(ALL_KINDS)}; found {kind!r}")
+    chosen = mechanism.read_options(parse, options, kinds)
     mpl.use("Agg")  # no window, no display needed
     folder = options.out or default_folder()
     console = Console(stderr=True, highlight=False)
+    answer: dict[str, object] = {}
     try:
-        source = options.source or _default_source(folder, console)
-        if not options.source:
-            console.print(f"drawing {source}", soft_wrap=True)
-        results = load(source)
-        files = [path for kind in kinds for path in draw(results, kind, folder, options.format)]
-    except (NothingToDraw, ResultsError, OSError) as error:
+        of_kernels = [kind for kind in kinds if kind in mechanism.KINDS]
+        files, answer["kernels"] = mechanism.draw_all(of_kernels, chosen, folder, options.format, save)
+        if charts := [kind for kind in kinds if kind in KINDS]:
+            source = options.source or _default_source(folder, console)
+            if not options.source:
+                console.print(f"drawing {source}", soft_wrap=True)
+            results = load(source)
+            answer |= {"source": str(source), "gpu": results.env.gpu}
+            files += [path for kind in charts for path in draw(results, kind, folder, options.format)]
+    except (NothingToDraw, ResultsError, BuildError, OSError) as error:
         print(f"hgemm.plot: {error}", file=sys.stderr)
         return 2
     if options.json:
-        print(json.dumps({"source": str(source), "gpu": results.env.gpu, "files": [str(path) for path in files]}))
+        print(json.dumps({**answer, "files": [str(path) for path in files]}))
     else:
         for path in files:
             print(path)
