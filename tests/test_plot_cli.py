@@ -130,7 +130,10 @@ def test_no_packaged_results_is_said(
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["pie"], f"a picture is one of {', '.join(ALL_KINDS)}; found 'pie'"), (["--format", "bmp"], "a format is one of svg")],
+    [
+        (["pie"], f"a picture is one of {', '.join(ALL_KINDS)}; found 'pie'"),
+        (["--format", "bmp"], "a format is one of svg"),
+    ],
 )
 def test_a_bad_option_is_status_2(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
