@@ -200,10 +200,9 @@ def _map(axes: Axes, found: Waves, cell_points: float) -> None:
         axes.add_collection(LineCollection(lines, colors="white", linewidths=0.5))
     axes.add_collection(LineCollection(_borders(wave), colors=style.INK, linewidths=1.4 if cell_points > 5 else 0.6))
     if size := _number_size(found, cell_points):
-        halo = [withStroke(linewidth=2, foreground="white", alpha=0.8)]
         for index, (row, column) in enumerate(found.order):
             text = axes.text(column + 0.5, row + 0.53, str(index), fontsize=size, ha="center", va="center_baseline")
-            text.set_path_effects(halo)
+            text.set_path_effects([withStroke(linewidth=2, foreground="white", alpha=0.8)])
     else:
         _path(axes, found)
         _name_waves(axes, wave, found.count)
@@ -283,9 +282,15 @@ def _bars(axes: Axes, found: Waves, names: dict[int | None, str]) -> None:
         size = found.filled[number]
         colour = COLOURS[number % len(COLOURS)]
         axes.barh(place_of_bar, 1, height=0.7, facecolor="white", edgecolor=style.GRID, linewidth=0.8)
-        hatch = {"hatch": "////"} if size < found.size else {}
+        hatch = "////" if size < found.size else None
         axes.barh(
-            place_of_bar, size / found.size, height=0.7, facecolor=colour, edgecolor=style.INK, linewidth=0.8, **hatch
+            place_of_bar,
+            size / found.size,
+            height=0.7,
+            facecolor=colour,
+            edgecolor=style.INK,
+            linewidth=0.8,
+            hatch=hatch,
         )
         axes.text(1.05, place_of_bar, str(size), fontsize=8, va="center")
     axes.set(xlim=(0, 1), ylim=(len(names) - 0.5, -0.5))

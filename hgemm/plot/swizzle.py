@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
@@ -172,7 +173,8 @@ def _panel(axes: Axes, layout: Layout, numbered: bool, is_marked: bool) -> None:
         x, y = offset // CHUNK_BYTES % GROUPS, offset // 128
         is_read = offset in lanes
         axes.add_patch(Rectangle((x, y), 1, 1, facecolor=colour if is_read else "white", edgecolor="#b8bcc0", lw=0.7))
-        text, look = str(chunk), {"fontsize": 7, "color": "#9aa0a6"}
+        text = str(chunk)
+        look: dict[str, Any] = {"fontsize": 7, "color": "#9aa0a6"}
         if is_read:
             text, look = f"lane {lanes[offset]}", {"fontsize": 8, "color": "white", "fontweight": "bold"}
         axes.text(x + 0.5, y + 0.52, text, ha="center", va="center_baseline", **look)
