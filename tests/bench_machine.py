@@ -110,12 +110,14 @@ class FakeBurst:
 
 
 class FakeCeiling:
-    """One floating-point operation an iteration, 1e-6 s each beyond the base."""
+    """1e9 operations or bytes an iteration, 1e-6 s each beyond the base."""
+
+    data_bytes = 4096
 
     def __init__(self, machine: FakeMachine) -> None:
         self.machine = machine
 
-    def flops(self, iterations: int) -> int:
+    def work(self, iterations: int) -> int:
         return 10**9 * iterations
 
     def launch(self, iterations: int) -> None:

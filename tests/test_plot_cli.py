@@ -131,7 +131,7 @@ def test_no_packaged_results_is_said(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["pie"], f"a picture is one of {', '.join(ALL_KINDS)}; found 'pie'"),
+        (["pie"], f"a picture is one of {', '.join(ALL_KINDS)}, or all; found 'pie'"),
         (["--format", "bmp"], "a format is one of svg"),
     ],
 )

@@ -93,10 +93,13 @@ def test_equal_kernels_give_equal_files(tmp_path: Path) -> None:
             ["swizzle", "--config", "128x128x32_s3_w64x32"],
             "several backends have 128x128x32_s3_w64x32: say cuda_cp_async:128x128x32_s3_w64x32 or cuda_tma:128x",
         ),
-        (["swizzle", "pipeline", "--gpu", "H200"], "--gpu is for raster; asked for is swizzle, pipeline"),
-        (["roofline", "--mnk", "1,2,3"], "--mnk is for raster; asked for is roofline"),
-        (["roofline", "--config", "128x128x64_s3_w64x32"], "--config is for swizzle, pipeline, raster"),
-        (["raster", "--from", "run.json"], "--from is for charts of measurements; raster needs no results file"),
+        (["swizzle", "pipeline", "--gpu", "H200"], "--gpu is for raster; found swizzle pipeline"),
+        (["roofline", "--mnk", "1,2,3"], "--mnk is for ceiling and samples and raster; found roofline"),
+        (
+            ["roofline", "--config", "128x128x64_s3_w64x32"],
+            "--config is for swizzle and pipeline and raster; found roofline",
+        ),
+        (["raster", "--from", "run.json"], "--from is for charts of measurements; found raster, which need no"),
     ],
 )
 def test_options_that_cannot_be_used_are_status_2(

@@ -12,8 +12,8 @@ import pytest
 from made_up_results import RAGGED, SQUARES, results
 
 from hgemm.bench.environment import scrub, sources_digest
-from hgemm.bench.results import LARGEST_FILE, ResultsError, dumps, read, write
-from hgemm.bench.schema import Results
+from hgemm.bench.results import LARGEST_FILE, PACKAGED, ResultsError, dumps, read, write
+from hgemm.bench.schema import Results, Row
 
 MADE_UP = results(dtypes=("bf16", "fp16"))
 
@@ -28,7 +28,7 @@ def test_a_file_reads_back_as_it_was_written(tmp_path: Path) -> None:
 def test_the_document_is_plain_json_with_its_schema_first() -> None:
     document = json.loads(dumps(MADE_UP))
     assert list(document)[:2] == ["schema", "schema_version"]
-    assert document["schema_version"] == 1
+    assert document["schema_version"] == 2
     row = document["cases"][0]["rows"][3]
     assert (row["backend"], row["role"], row["status"]) == ("torch", "contestant", "ok")
     assert len(row["timing"]["samples_us"]) == 7
@@ -80,7 +80,8 @@ def timed(document: dict[str, Any]) -> dict[str, Any]:
     ("edit", "message"),
     [
         (lambda d: d.update(schema="other"), "not a results file of hgemm.bench"),
-        (lambda d: d.update(schema_version=2), "schema version 2; this release reads version 1"),
+        (lambda d: d.update(schema_version=3), "schema version 3; this release reads versions 1 and 2"),
+        (lambda d: d.update(schema_version=True), "schema version True; this release reads versions 1 and 2"),
         (lambda d: d.pop("env"), "env: missing"),
         (lambda d: d["run"].update(host="me"), "run.host: no such field"),
         (lambda d: d["run"].update(utc="yesterday"), "run.utc: expected a time"),
@@ -105,6 +106,15 @@ def timed(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: timed(d)["timing"]["clocks"]["sm_mhz"].pop(), f"{ROW}.timing.clocks.sm_mhz: expected 7 entries"),
         (lambda d: timed(d)["timing"].update(timer="sundial"), f"{ROW}.timing.timer: expected one of 'graph'"),
         (lambda d: d["cases"][0].update(K=0), "cases[0]: sizes, flops and bytes must be positive"),
+        (lambda d: d["cases"][0].update(batch=0), "cases[0]: sizes, flops and bytes must be positive"),
+        (lambda d: d["cases"][0].update(batch=2), "cases[0].flops: expected 2 M N K for each product of the batch"),
+        (lambda d: d["cases"][0].update(label=" "), "cases[0].label: expected a name or null, found ' '"),
+        (lambda d: timed(d).update(allocates=True), f"{ROW}.allocates: only calls in mode e2e allocate"),
+        (lambda d: timed(d)["timing"].update(finished_us=[9.0] * 7), f"{ROW}.timing.finished_us: expected a positive"),
+        (
+            lambda d: timed(d)["timing"].update(mode="e2e", finished_us=[9.0] * 6),
+            f"{ROW}.timing.finished_us: expected a positive entry a sample",
+        ),
         (
             lambda d: d["roofs"][0].update(samples=[]),
             "roofs[0]: expected a positive value below 1e+09 with its samples",
@@ -142,6 +152,43 @@ def test_numbers_are_finite(number: str, tmp_path: Path) -> None:
     path.write_text(change(lambda d: timed(d)["timing"].update(burst_ms="HERE")).replace('"HERE"', number))
     with pytest.raises(ResultsError, match=r"burst_ms: expected a finite number"):
         read(path)
+
+
+def test_what_version_2_added_reads_back(tmp_path: Path) -> None:
+    added = copy.deepcopy(MADE_UP)
+    case = added.cases[0]
+    case.batch, case.label, case.flops = 3, "8B gate_up", 3 * case.flops
+    row = case.rows[3]
+    assert row.timing is not None
+    row.timing.mode, row.timing.finished_us, row.allocates = "e2e", [9.0] * 7, True
+    case.rows[4].timing.mode = "cold"  # type: ignore[union-attr]
+    case.rows.append(Row("contestant", "spins", None, "hangs", "did not end within 20 s"))
+    write(added, tmp_path / "run.json")
+    assert read(tmp_path / "run.json") == added
+
+
+def test_a_file_of_version_1_is_read_with_defaults_and_written_as_version_2(tmp_path: Path) -> None:
+    def before(document: dict[str, Any]) -> None:
+        document["schema_version"] = 1
+        for case in document["cases"]:
+            del case["batch"], case["label"]
+            for row in case["rows"]:
+                del row["allocates"]
+                if row["timing"]:
+                    del row["timing"]["finished_us"]
+
+    path = tmp_path / "old.json"
+    path.write_text(change(before))
+    results = read(path)
+    assert results == MADE_UP
+    assert json.loads(dumps(results))["schema_version"] == 2
+
+
+def test_the_committed_files_are_read() -> None:
+    paths = list(PACKAGED.glob("*.json"))
+    assert paths
+    for path in paths:
+        assert read(path).cases
 
 
 def test_times_without_a_check_cannot_be_stored(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ class Bench:
     verify: Verify
     options: Options = field(default_factory=dict)
     observer: Observer = field(default_factory=Observer)
-    make_ceiling: roofs.MakeCeiling = roofs.mma_ceiling
+    make_ceiling: roofs.MakeCeiling = roofs.ceiling_kernel
     tune_cublaslt: Callable[[Problem], object] = tune_cublaslt
     control_size: int | None = None  # CONTROL_SIZE, but for tests
     _finished: list[CaseResult] = field(default_factory=list)
@@ -137,7 +137,7 @@ class Bench:
 
     def _prepare(self, case: Case, result: CaseResult, entries: list[Entry], number: int) -> None:
         """Appends everybody to ``entries``, one by one, so that an interrupt keeps those before it."""
-        for name in (CEILING, COPY, "control"):
+        for name in (*roofs.names(case.dtype, self._finished), "control"):
             self.observer.doing(f"preparing {name}", self._done(number, 0.0))
             entries.append(self._yardstick(name, case).fresh())
         operands = self._allocate(case, rotating=self.plan.mode == "rotating")
@@ -174,10 +174,11 @@ class Bench:
 
     def _prepare_yardstick(self, name: str, dtype: torch.dtype) -> Entry:
         machine = self.machine
-        if name == CEILING:
-            return self._preparer.yardstick(name, lambda: roofs.ceiling(dtype, machine, self.make_ceiling))
         if name == COPY:
             return self._preparer.yardstick(name, lambda: roofs.copy(machine))
+        if name != "control":
+            limit = roofs.Limit(name, dtype)
+            return self._preparer.yardstick(name, lambda: roofs.ceiling(limit, machine, self.make_ceiling))
         size = self.control_size or CONTROL_SIZE
         case = Case(Shape(size, size, size), "bf16")
         operands = self._allocate(case, rotating=False)

@@ -9,8 +9,12 @@ from hgemm.bench.schema import CaseResult, Row, Timing
 from hgemm.bench.statistics import Summary, paired_ratio, summarize
 
 CEILING = "mma.sync"
+CEILING_FP16 = "mma.sync fp16 accumulate"
 COPY = "copy"
-"""Names of the measured roofs: register-only tensor-core rate, and a large copy in device memory."""
+L2 = "l2"
+SHARED = "shared"
+"""Names of the rows that measure roofs: register-only tensor-core rate with fp32 and with fp16 accumulation, a large
+copy in device memory, reads that L2 answers, reads of shared memory."""
 
 # Throttle reasons under which a clock reading is not the board's free choice.
 _THROTTLED = frozenset(
@@ -62,6 +66,11 @@ def clock_mhz(timings: Iterable[Timing]) -> float | None:
     return statistics.median(known) if known else None
 
 
+def is_throttled(reasons: str) -> bool:
+    """Whether power or temperature held the clock down, by what NVML said of one sample."""
+    return bool(_THROTTLED & set(reasons.split("+")))
+
+
 def throttled(timing: Timing) -> int:
     """How many samples ran while power or temperature held the clock down."""
-    return sum(bool(_THROTTLED & set(reasons.split("+"))) for reasons in timing.clocks.throttle)
+    return sum(map(is_throttled, timing.clocks.throttle))

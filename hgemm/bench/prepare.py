@@ -176,7 +176,7 @@ class Preparer:
             trial.close()
 
     def _timing(self, mode: Mode, burst: Burst, work: Yardstick, operands: Operands | None) -> Timing:
-        sets, size = (len(operands), operands.nbytes) if operands else (1, work.bytes)
+        sets, size = (len(operands), operands.nbytes) if operands else (1, work.working_set)
         return Timing(
             mode=mode,
             timer=burst.timer,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hgemm.bench.decode import SchemaError, decode
-from hgemm.bench.schema import SCHEMA, SCHEMA_VERSION, Results, Row
+from hgemm.bench.schema import READABLE_VERSIONS, SCHEMA, SCHEMA_VERSION, CaseResult, Results, Row
 
 LARGEST_FILE = 2_000_000
 """Bytes. Results files are meant to be attached to an issue and committed."""
@@ -81,10 +81,11 @@ def read(path: Path) -> Results:
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ResultsError(f"{path}: not a results file of hgemm.bench (no schema {SCHEMA!r})")
     version = document.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise ResultsError(f"{path}: schema version {version!r}; this release reads version {SCHEMA_VERSION}")
+    if type(version) is not int or version not in READABLE_VERSIONS:
+        readable = " and ".join(map(str, READABLE_VERSIONS))
+        raise ResultsError(f"{path}: schema version {version!r}; this release reads versions {readable}")
     try:
-        return _validate(decode(Results, document))
+        return _validate(decode(Results, document | {"schema_version": SCHEMA_VERSION}))
     except SchemaError as error:
         raise ResultsError(f"{path}: {error}") from None
 
@@ -94,8 +95,7 @@ def _validate(results: Results) -> Results:
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", results.run.utc):
         raise SchemaError(f"run.utc: expected a time as 2026-01-31T12:00:00Z, found {results.run.utc!r}")
     for index, case in enumerate(results.cases):
-        if min(case.M, case.N, case.K, case.flops, case.compulsory_bytes) <= 0:
-            raise SchemaError(f"cases[{index}]: sizes, flops and bytes must be positive")
+        _validate_case(case, f"cases[{index}]")
         for number, row in enumerate(case.rows):
             _validate_row(row, f"cases[{index}].rows[{number}]")
     for index, roof in enumerate(results.roofs):
@@ -104,6 +104,16 @@ def _validate(results: Results) -> Results:
                 f"roofs[{index}]: expected a positive value below {IMPLAUSIBLE:g} with its samples, found {roof.value}"
             )
     return results
+
+
+def _validate_case(case: CaseResult, where: str) -> None:
+    if min(case.batch, case.M, case.N, case.K, case.flops, case.compulsory_bytes) <= 0:
+        raise SchemaError(f"{where}: sizes, flops and bytes must be positive")
+    flops = 2 * case.batch * case.M * case.N * case.K
+    if case.flops != flops:
+        raise SchemaError(f"{where}.flops: expected 2 M N K for each product of the batch, {flops}, found {case.flops}")
+    if case.label is not None and not case.label.strip():
+        raise SchemaError(f"{where}.label: expected a name or null, found {case.label!r}")
 
 
 def _validate_row(row: Row, where: str) -> None:
@@ -125,6 +135,11 @@ def _validate_row(row: Row, where: str) -> None:
     for name, column in columns.items():
         if len(column) != count:
             raise SchemaError(f"{where}.timing.{name}: expected {count} entries, one a sample, found {len(column)}")
+    finished = timing.finished_us
+    if finished and (timing.mode != "e2e" or len(finished) != count or min(finished) <= 0):
+        raise SchemaError(f"{where}.timing.finished_us: expected a positive entry a sample in mode e2e, else none")
+    if row.allocates and timing.mode != "e2e":
+        raise SchemaError(f"{where}.allocates: only calls in mode e2e allocate, found mode {timing.mode!r}")
     if timing.calls < 1 or timing.flops_per_call < 0 or timing.bytes_per_call < 0:
         raise SchemaError(f"{where}.timing: calls must be positive, flops and bytes not negative")
 

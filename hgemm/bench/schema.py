@@ -10,15 +10,20 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 SCHEMA = "hgemm-bench"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+READABLE_VERSIONS = (1, 2)
+"""Version 2 added batch, label, allocates, finished_us, the mode "cold" and the status "hangs"; what a file of
+version 1 lacks takes its default."""
 
-Mode = Literal["kernel", "rotating", "e2e"]
-"""kernel: device time on one set of operands, warm in L2. rotating: device time, operands rotating through at least
-three times the L2. e2e: time on the host's clock, the call's own cost included."""
+Mode = Literal["kernel", "cold", "rotating", "e2e"]
+"""kernel: device time on one set of operands, warm in L2. cold: device time of a call after the L2 was flushed, which
+is not counted. rotating: device time, operands rotating through at least three times the L2. e2e: the host's time to
+issue a call of the public function, few enough in flight that the host never waits for the device."""
 
-Status = Literal["ok", "refused", "unavailable", "failed", "wrong", "interrupted"]
-"""ok: timed. refused: does not take this product. unavailable: cannot run on this machine. failed: raised an exception.
-wrong: computed something else, and was not timed. interrupted: the run ended before its first sample."""
+Status = Literal["ok", "refused", "unavailable", "failed", "hangs", "wrong", "interrupted"]
+"""ok: timed. refused: does not take this product. unavailable: cannot run on this machine. failed: raised an exception,
+or ended its process. hangs: did not end within the limit. wrong: computed something else, and was not timed.
+interrupted: the run ended before its first sample."""
 
 Role = Literal["contestant", "control", "roof"]
 """contestant: computes the case. control: the same product in every case of every run. roof: what the device can do."""
@@ -58,6 +63,8 @@ class Timing:
     at_s: list[float] = field(default_factory=list)
     """When each sample began, in seconds since the run did."""
     samples_us: list[float] = field(default_factory=list)
+    finished_us: list[float] = field(default_factory=list)
+    """Mode e2e: the same calls until the device had finished them, sample by sample; empty in the other modes."""
     clocks: Clocks = field(default_factory=Clocks)
     dropped: int = 0
     """Samples lost to an error."""
@@ -99,11 +106,14 @@ class Row:
     kernels: list[Kernel] | None = None
     """None where the driver could not be asked."""
     timing: Timing | None = None
+    allocates: bool = False
+    """In mode e2e everybody has two rows: called with ``out=``, and (True) without, so that each call allocates."""
 
 
 @dataclass
 class CaseResult:
-    """One product and everybody's attempt at it. Strides count elements."""
+    """One product, or a batch of them, and everybody's attempt at it. Strides count elements; flops and bytes are those
+    of the whole batch."""
 
     M: int
     N: int
@@ -116,6 +126,9 @@ class CaseResult:
     flops: int
     compulsory_bytes: int
     rows: list[Row] = field(default_factory=list)
+    batch: int = 1
+    label: str | None = None
+    """What the product is in a model, such as "8B gate_up"."""
 
 
 @dataclass
@@ -138,7 +151,7 @@ class Roof:
 
 @dataclass
 class Run:
-    """How the file came to be."""
+    """How the file came to be. A resumed run began when its first sitting did; ``seconds`` add up its sittings."""
 
     utc: str
     """When the run began, as 2026-01-31T12:00:00Z."""

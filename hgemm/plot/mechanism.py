@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 import hgemm
@@ -158,22 +156,6 @@ def add_options(parse: argparse.ArgumentParser) -> None:
         help="kernel to draw (default: the instructive ones)",
     )
     group.add_argument("--gpu", type=_argument(board), help="GPU whose waves raster draws (default: RTX 5090)")
-    group.add_argument(
-        "--mnk",
-        type=_argument(Shape.parse),
-        metavar="M,N,K",
-        help="product that raster draws (default: 4096,4096,4096)",
-    )
-
-
-def read_options(parse: argparse.ArgumentParser, options: argparse.Namespace, kinds: Sequence[str]) -> Options:
-    """The options as given; one that none of ``kinds`` is drawn by is an error of the command line."""
-    for name, takers in OPTIONS.items():
-        if getattr(options, name) is not None and not set(kinds) & set(takers):
-            parse.error(f"--{name} is for {', '.join(takers)}; asked for is {', '.join(kinds)}")
-    if options.source is not None and set(kinds) <= set(KINDS):
-        parse.error(f"--from is for charts of measurements; {', '.join(kinds)} needs no results file")
-    return Options(options.config, options.gpu, options.mnk)
 
 
 def draw_all(
@@ -200,25 +182,10 @@ def draw_all(
     return files, facts
 
 
-def page(height: float) -> Figure:
-    """A figure of the width that all pictures have, ``height`` inches high."""
-    figure = Figure(figsize=(style.WIDTH_INCHES, height))
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def place(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
-    """Axes at a place and of a size in inches."""
-    page_width, page_height = figure.get_size_inches()
-    return figure.add_axes((left / page_width, bottom / page_height, width / page_width, height / page_height))
-
-
 def footer(figure: Figure, *lines: str) -> None:
     """Remarks, and below them which sources the picture was drawn from, at the bottom left."""
-    height = figure.get_size_inches()[1]
     source = f"drawn from the kernels' own code, sources {sources_digest()[:12]} · hgemm {hgemm.__version__}"
-    text = "\n".join([*lines, source])
-    figure.text(0.012, 0.09 / height, text, fontsize=7.2, color=style.MUTED, va="bottom", linespacing=1.45)
+    style.notes(figure, *lines, source)
 
 
 def _kernels() -> list[Kernel]:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
 from hgemm.plot import style
-from hgemm.plot.mechanism import Functions, Kernel, Options, Picture, footer, kernel, page, place
+from hgemm.plot.mechanism import Functions, Kernel, Options, Picture, footer, kernel
 
 K_TILES = 8
 LANE_INCHES = 0.27
@@ -145,13 +145,13 @@ def _figure(runs: Sequence[Run]) -> Figure:
     height = top + bottom + sum(LANE_INCHES * count + above for count in lanes) + gap * (len(runs) - 1)
     end = max(each.end for each in runs) * 1.01
     with style.context():
-        figure = page(height)
+        figure = style.new_figure(height)
         y = height - top
         for each, count in zip(runs, lanes, strict=True):
             figure.text(0.012, (y - 0.1) / height, _heading(each), fontsize=9.5, fontweight="bold", va="top")
             figure.text(0.988, (y - 0.115) / height, _remark(each), fontsize=8.5, va="top", ha="right")
             y -= above + LANE_INCHES * count
-            axes = place(figure, 0.72, y, style.WIDTH_INCHES - 0.9, LANE_INCHES * count)
+            axes = style.add_axes(figure, 0.72, y, style.WIDTH_INCHES - 0.9, LANE_INCHES * count)
             _panel(axes, each, end, is_last=each is runs[-1])
             y -= gap
         style.title(

@@ -17,7 +17,7 @@ from hgemm.bench.suites import Shape
 from hgemm.cuda_kernels.inspect_code import resident_blocks
 from hgemm.devices import Device
 from hgemm.plot import style
-from hgemm.plot.mechanism import Functions, Kernel, Options, Picture, board, footer, kernel, page, place
+from hgemm.plot.mechanism import Functions, Kernel, Options, Picture, board, footer, kernel
 from hgemm.plot.source import NothingToDraw
 
 DEFAULT_KERNEL, DEFAULT_GPU, DEFAULT_SHAPE = "cuda_tma:128x128x64_s3_w64x32", "RTX 5090", Shape(4096, 4096, 4096)
@@ -109,13 +109,15 @@ def picture(options: Options) -> Picture:
     top, bottom, left = 0.98, 0.86, 0.5
     height = top + max(cell * rows, BAR_INCHES * (len(names) + 1)) + bottom
     with style.context(), mpl.rc_context({"hatch.linewidth": 0.7}):
-        figure = page(height)
-        _map(place(figure, left, height - top - cell * rows, cell * columns, cell * rows), found, 72 * cell)
+        figure = style.new_figure(height)
+        _map(style.add_axes(figure, left, height - top - cell * rows, cell * columns, cell * rows), found, 72 * cell)
         name_inches = max(style.text_points(text, 8) for text in names.values()) / 72 + 0.12
         bars = left + cell * columns + 0.3 + name_inches
         bars_height = BAR_INCHES * len(names)
         _bars(
-            place(figure, bars, height - top - bars_height, style.WIDTH_INCHES - bars - 0.55, bars_height), found, names
+            style.add_axes(figure, bars, height - top - bars_height, style.WIDTH_INCHES - bars - 0.55, bars_height),
+            found,
+            names,
         )
         figure.text(
             (bars - name_inches) / style.WIDTH_INCHES,

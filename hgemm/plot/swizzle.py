@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from hgemm.plot import style
-from hgemm.plot.mechanism import Functions, Kernel, Options, Picture, footer, kernel, page, place
+from hgemm.plot.mechanism import Functions, Kernel, Options, Picture, footer, kernel
 
 CHUNK_BYTES = 16
 GROUPS = 8
@@ -115,13 +115,13 @@ def picture(options: Options) -> Picture:
     above, gap, top, bottom = 0.66, 0.2, 0.72, 0.62
     height = top + sum(heights) + len(operands) * (above + gap) + bottom
     with style.context():
-        figure = page(height)
+        figure = style.new_figure(height)
         y = height - top
         for each, inches in zip(operands, heights, strict=True):
             figure.text(0.012, (y - 0.02) / height, each.heading, fontsize=10, fontweight="bold", va="top")
             y -= above + inches
             for left, layout in ((0.6, each.plain), (0.6 + PANEL_INCHES + 0.33, each.swizzled)):
-                axes = place(figure, left, y, PANEL_INCHES, inches)
+                axes = style.add_axes(figure, left, y, PANEL_INCHES, inches)
                 _panel(
                     axes, layout, numbered=layout is each.plain, is_marked=bool(options.config) and layout is each.used
                 )
