@@ -31,14 +31,17 @@ class Group:
 def groups(cases: Sequence[CaseResult]) -> list[Group]:
     """Squares by size, then products of one weight over M, then the rest; each in its order of size."""
     squares: dict[str, list[CaseResult]] = {}
-    weights: dict[tuple[str, str], list[CaseResult]] = {}
-    rest: dict[str, list[CaseResult]] = {}
     for case in cases:
         if case.M == case.N == case.K and case.label is None:
             squares.setdefault(variant(case), []).append(case)
-        else:
-            fixed = f"N {case.N}, K {case.K}{variant(case)}"
-            weights.setdefault((case.label or "", fixed), []).append(case)
+    # One square alone is a product like others.
+    squares = {key: members for key, members in squares.items() if len({case.M for case in members}) > 1}
+    in_squares = {id(case) for members in squares.values() for case in members}
+    weights: dict[tuple[str, str], list[CaseResult]] = {}
+    rest: dict[str, list[CaseResult]] = {}
+    for case in cases:
+        if id(case) not in in_squares:
+            weights.setdefault((case.label or "", f"N {case.N}, K {case.K}{variant(case)}"), []).append(case)
     found = [Group("M = N = K" + key, "", "size", _sorted(members)) for key, members in squares.items()]
     for (name, fixed), members in weights.items():
         if len({case.M for case in members}) > 1:

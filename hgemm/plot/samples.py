@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from hgemm.bench.metrics import CEILING, is_throttled, label, speed, timed_rows
 from hgemm.bench.schema import Results, Row
-from hgemm.bench.statistics import NOISY_CV, Summary, summarize
+from hgemm.bench.statistics import NOISY_CV, summarize
 from hgemm.plot import style
 from hgemm.plot.grouping import row_name
 from hgemm.plot.placement import swarm
@@ -80,16 +80,17 @@ def draw(results: Results, dtype: str, options: Options = USUAL) -> Figure:
 
 def _strip(row: Row, colour: str) -> Strip:
     assert row.timing is not None
-    rates = [1 / us for us in row.timing.samples_us]
-    median = statistics.median(rates)
-    deviations = [100 * (rate / median - 1) for rate in rates]
-    summary = summarize(deviations)
+    median = statistics.median(1 / us for us in row.timing.samples_us)
+    ratios = [1 / us / median for us in row.timing.samples_us]
+    summary = summarize(ratios)
+    interval = 100 * (summary.ci_low - 1), 100 * (summary.ci_high - 1)
+    deviations = tuple(100 * (ratio - 1) for ratio in ratios)
     name = {"roof": f"{row.backend} ceiling", "control": "control"}.get(row.role, row_name(row))
     throttled = tuple(map(is_throttled, row.timing.clocks.throttle))
-    return Strip(name, _figures(row, summary), colour, tuple(deviations), throttled, (summary.ci_low, summary.ci_high))
+    return Strip(name, _figures(row, interval), colour, deviations, throttled, interval)
 
 
-def _figures(row: Row, deviation: Summary) -> str:
+def _figures(row: Row, interval: tuple[float, float]) -> str:
     assert row.timing is not None
     whole = speed(row)
     if row.timing.mode == "e2e":
@@ -97,7 +98,7 @@ def _figures(row: Row, deviation: Summary) -> str:
     else:
         middle = f"{whole.median:.3g} TFLOPS"
     noise = f", cv {100 * whole.cv:.1f}%" if whole.noisy else ""
-    return f"{middle} ±{(deviation.ci_high - deviation.ci_low) / 2:.2f}%{noise}"
+    return f"{middle} ±{(interval[1] - interval[0]) / 2:.2f}%{noise}"
 
 
 def _axes(axes: Axes, strips: Sequence[Strip]) -> float:

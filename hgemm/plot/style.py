@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 
 from hgemm.bench.metrics import label
 from hgemm.bench.schema import Results, Row, Timing
@@ -129,12 +130,13 @@ def context() -> contextlib.AbstractContextManager[None]:
     )
 
 
+@functools.cache
 def text_points(text: str, size: float, weight: str = "normal") -> float:
-    """Width of a line of text in points, in the font that pictures are drawn with."""
-    if not text.strip():
-        return 0.0
-    font = FontProperties(family="DejaVu Sans", weight=weight)
-    return float(TextPath((0, 0), text, size=size, prop=font).get_extents().width)
+    """Width of a line of text in points, in the font that pictures are drawn with, and a little for letters that are
+    rounded to whole pixels."""
+    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return 1.04 * float(width)
 
 
 def ink_on(colour: Sequence[float]) -> str:

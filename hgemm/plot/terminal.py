@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hgemm import devices
 from hgemm.bench.metrics import CEILING, COPY
 from hgemm.bench.schema import CaseResult, Results
 from hgemm.plot.grouping import Entrant, best_of_backends, by_configuration, median_tflops
+from hgemm.plot.levels import Level, levels
 from hgemm.plot.source import NothingToDraw, case_name, timed_cases, wgmma_remark
 from hgemm.plot.style import provenance
 
@@ -31,23 +31,12 @@ _ASCII = {"flat": "-", "slope": "/", "quoted": ".", "axis": "|", "floor": "+", "
 
 
 @dataclass(frozen=True)
-class Roof:
-    """A limit: TFLOPS, or TB/s of device memory."""
-
-    name: str
-    compute: bool
-    value: float
-    measured: bool
-    clock_mhz: float | None
-
-
-@dataclass(frozen=True)
 class Figures:
     """What the text shows, as numbers."""
 
     cases: Sequence[CaseResult]
     entrants: Sequence[Entrant]
-    roofs: Sequence[Roof]
+    roofs: Sequence[Level]
     best_alone: bool
     """Whether configurations that were not the fastest of their backend are left out."""
 
@@ -79,25 +68,11 @@ def figures(results: Results, dtype: str) -> Figures:
         raise NothingToDraw(f"in {dtype} the host's time was measured (mode e2e), and a roofline shows the device's")
     entrants = by_configuration(cases)
     crowded = len(entrants) * len(cases) > MOST_MARKS
-    return Figures(cases, best_of_backends(cases) if crowded else entrants, _roofs(results, dtype), crowded)
+    return Figures(cases, best_of_backends(cases) if crowded else entrants, levels(results, dtype), crowded)
 
 
 def _on_device(case: CaseResult) -> bool:
     return any(row.timing and row.timing.mode != "e2e" for row in case.rows if row.role == "contestant")
-
-
-def _roofs(results: Results, dtype: str) -> list[Roof]:
-    found = []
-    for roof in results.roofs:
-        if roof.kind == "compute" and roof.dtype == dtype and roof.accumulator == "float32":
-            name = "best cuBLAS" if roof.name == "cublas" else roof.name
-            found.append(Roof(name, True, roof.value, True, roof.clock_mhz))
-        elif roof.name == COPY:
-            found.append(Roof(COPY, False, roof.value / 1000, True, roof.clock_mhz))
-    if device := devices.find(results.env.gpu, results.env.multiprocessors):
-        found.append(Roof("vendor, dense", True, device.tensor_tflops(), False, device.clock_mhz))
-        found.append(Roof("vendor", False, device.bandwidth_gbs / 1000, False, None))
-    return found
 
 
 def text(results: Results, dtype: str, width: int, *, unicode: bool = True) -> str:
@@ -124,9 +99,10 @@ def data(results: Results, dtype: str) -> dict[str, Any]:
         {
             "name": roof.name,
             "value": roof.value,
-            "unit": "TFLOPS" if roof.compute else "TB/s",
+            "unit": "TFLOPS" if roof.kind == "compute" else "TB/s",
             "measured": roof.measured,
-            "clock_mhz": roof.clock_mhz,
+            "text": roof.text,
+            "ridge": roof.ridge,
         }
         for roof in shown.roofs
     ]
@@ -150,9 +126,8 @@ class _Chart:
         self.shown, self.signs = shown, signs
         self.columns, self.rows = width - _LEFT - 1, HEIGHT
         points = [(x, y) for _, _, x, y in shown.points()]
-        compute = [roof.value for roof in shown.roofs if roof.compute]
-        slopes = [roof.value for roof in shown.roofs if not roof.compute]
-        ridges = [value / max(slopes) for value in compute] if slopes else []
+        compute = [roof.value for roof in shown.roofs if roof.kind == "compute"]
+        ridges = [roof.ridge for roof in self.shown.roofs if roof.ridge]
         self.x = min([*(x for x, _ in points), *ridges]) / 6, max([*(x for x, _ in points), *ridges]) * 1.6
         self.y = min(y for _, y in points) / 1.6, max([*(y for _, y in points), *compute]) * 1.25
         self.grid = [[" "] * self.columns for _ in range(self.rows)]
@@ -167,7 +142,7 @@ class _Chart:
     def lines(self) -> list[str]:
         self._points()
         for roof in sorted(self.shown.roofs, key=lambda roof: not roof.measured):
-            self._flat(roof) if roof.compute else self._slope(roof)
+            self._flat(roof) if roof.kind == "compute" else self._slope(roof)
         ticks = {
             self.row(step * 10.0**power): f"{step * 10.0**power:g}"
             for power in range(-3, 5)
@@ -202,23 +177,20 @@ class _Chart:
                     self.grid[row][at] = self.shown.mark(place)
                     break
 
-    def _ridge(self, roof: Roof) -> float | None:
-        slopes = [other.value for other in self.shown.roofs if not other.compute]
-        like = [other.value for other in self.shown.roofs if not other.compute and other.measured == roof.measured]
-        return roof.value / like[0] if like else roof.value / max(slopes) if slopes else None
-
-    def _flat(self, roof: Roof) -> None:
-        row, ridge = self.row(roof.value), self._ridge(roof)
+    def _flat(self, roof: Level) -> None:
+        row, ridge = self.row(roof.value), roof.ridge
         first = self.column(ridge) if ridge else 0
         for column in range(max(first, 0), self.columns):
             self._put(row, column, self.signs["flat" if roof.measured else "quoted"])
-        name = f"{roof.name} {roof.value:.3g}"
+        name = f"{roof.name} {roof.value:.0f}" if roof.value >= 100 else f"{roof.name} {roof.value:.3g}"
         start = first - len(name) - 2 if ridge else 1
         if start >= 0 and all(sign == " " for sign in self.grid[row][start : start + len(name)]):
             self.grid[row][start : start + len(name)] = name
 
-    def _slope(self, roof: Roof) -> None:
-        like = [other.value for other in self.shown.roofs if other.compute and other.measured == roof.measured]
+    def _slope(self, roof: Level) -> None:
+        like = [
+            other.value for other in self.shown.roofs if other.kind == "compute" and other.measured == roof.measured
+        ]
         top = max(like, default=self.y[1])
         for column in range(self.columns):
             x = self.x[0] * (self.x[1] / self.x[0]) ** (column / (self.columns - 1))
@@ -231,12 +203,11 @@ class _Chart:
 
 
 def _roof_table(shown: Figures) -> list[str]:
-    rows = [("roof", "", "at MHz", "")]
+    rows = [("roof", "ridge, FLOP / byte", "")]
     for roof in shown.roofs:
-        rate = f"{roof.value:.4g} {'TFLOPS' if roof.compute else 'TB/s'}"
-        clock = f"{roof.clock_mhz:.0f}" if roof.clock_mhz else ""
-        rows.append((roof.name, rate, clock, "measured in this run" if roof.measured else "quoted, not measured"))
-    return _aligned(rows, "<>><")
+        ridge = f"{roof.ridge:.0f}" if roof.ridge else ""
+        rows.append((roof.text, ridge, "measured in this run" if roof.measured else "quoted, not measured"))
+    return _aligned(rows, "<><")
 
 
 def _point_table(shown: Figures) -> list[str]:

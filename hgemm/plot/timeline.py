@@ -151,9 +151,10 @@ def _draw_panel(axes: Axes, panel: Panel, samples: Sequence[Sample], env: Enviro
     for sample, value in known:
         crosses, lines = panel is _CLOCK and sample.throttled, panel is _SPEED and sample.control
         (crossed if crosses else lined if lines else dots).append((sample.at, value))
-    axes.plot(*_columns(dots), color=panel.colour, rasterized=as_image, zorder=2, **_DOT)
-    axes.plot(*_columns(crossed), rasterized=as_image, zorder=3, **_THROTTLED)
-    axes.plot(*_columns(lined), rasterized=as_image, zorder=3, **_CONTROL)
+    looks: tuple[dict[str, Any], ...] = (_DOT | {"color": panel.colour, "zorder": 2}, _THROTTLED, _CONTROL)
+    for pairs, look in zip((dots, crossed, lined), looks, strict=True):
+        if pairs:
+            axes.plot([x for x, _ in pairs], [y for _, y in pairs], rasterized=as_image, **({"zorder": 3} | look))
     if panel is _SPEED:
         axes.axhline(0, color=style.MUTED, linewidth=0.6, zorder=1.5)
         reach = _reach(samples)
@@ -163,10 +164,6 @@ def _draw_panel(axes: Axes, panel: Panel, samples: Sequence[Sample], env: Enviro
     axes.set_ylabel(panel.name, fontsize=8.2)
     axes.tick_params(labelsize=NAME_SIZE)
     axes.grid(True, axis="y")
-
-
-def _columns(pairs: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in pairs], [y for _, y in pairs]
 
 
 def _reach(samples: Sequence[Sample]) -> float:
