@@ -23,7 +23,7 @@ from hgemm.bench.metrics import label
 from hgemm.bench.operands import Operands, rotation
 from hgemm.bench.plan import Plan
 from hgemm.bench.preflight import Reply
-from hgemm.bench.prepare import DeviceLost, Entry, Preparer, Verify, ensure_alive, never, not_timed, untimed_row
+from hgemm.bench.prepare import DeviceLost, Entry, Preparer, Verify, ensure_alive, never, untimed_row
 from hgemm.bench.results import FileFull
 from hgemm.bench.resume import Previous, nothing_before
 from hgemm.bench.schema import CaseResult, Results, Row, Run
@@ -107,7 +107,7 @@ class Bench:
         }
         self._kept = frozenset(self._done)
         outcome = Outcome(self._results(complete=False))
-        with self.machine.activate(), Watchdog(self.plan.limit_s, lambda: self._give_up(outcome)) as self._watchdog:
+        with self.machine.activate(), Watchdog(self.plan.limit_s, self._give_up) as self._watchdog:
             try:
                 outcome.stopped = self._cases()
             except KeyboardInterrupt:
@@ -162,19 +162,19 @@ class Bench:
                 del self._done[number]
                 raise
 
-    def _give_up(self, outcome: Outcome) -> None:
+    def _give_up(self) -> None:
         """Files what there is, while the main thread waits for something that does not end."""
         if self._at_work is None:
             return
         number, result, entries, entry = self._at_work
-        entry.timing = None
-        not_timed(entry.row, "hangs", f"did not end within {self.plan.limit_s:g} s")
-        result.complete = False
+        # Copies, because the main thread may come back after all before the process ends.
+        reason = f"did not end within {self.plan.limit_s:g} s"
+        lost = replace(entry.row, status="hangs", reason=reason, timing=None)
+        others = [Entry(replace(other.row), timing=other.timing) for other in entries if other is not entry]
         with contextlib.suppress(FileFull):
-            self._finish(number, result, entries, keep=True)
-        outcome.results = self._results(complete=False)
-        outcome.stopped, outcome.lost = f"{label(entry.row)} {entry.row.reason}", True
-        self.abandon(outcome)
+            self._finish(number, replace(result, complete=False), [*others, Entry(lost)], keep=True)
+        gone = Outcome(self._results(complete=False), f"{label(lost)} {reason}", lost=True)
+        self.abandon(gone)
 
     @contextlib.contextmanager
     def _watched(self, number: int, result: CaseResult, entries: list[Entry], entry: Entry) -> Iterator[None]:
@@ -282,7 +282,7 @@ class Bench:
         cases = [self._done[number] for number in sorted(self._done)]
         seconds = self._run.seconds + self.machine.clock() - self._began
         return Results(
-            run=replace(self._run, seconds=round(seconds, 1), complete=complete),
+            run=replace(self._run, seconds=round(seconds, 4), complete=complete),
             env=self._environment,
             flags=torch_flags(),
             roofs=roofs.collect(cases),
