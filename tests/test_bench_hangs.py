@@ -1,5 +1,7 @@
 """What never ends: found out in another process before it is called in this one, or by the watchdog."""
 
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +12,12 @@ from bench_machine import FakeCeiling, FakeMachine, backend, product, verify
 
 import hgemm
 from hgemm.bench.contestants import Choice, load
-from hgemm.bench.measure import Bench, Outcome
+from hgemm.bench.measure import Bench
 from hgemm.bench.metrics import label
+from hgemm.bench.outcome import Outcome
 from hgemm.bench.plan import DutyCycle, Plan
 from hgemm.bench.preflight import Preflight
-from hgemm.bench.results import dumps
+from hgemm.bench.results import dumps, read
 from hgemm.bench.suites import Case, Shape
 
 CASES = (Case(Shape(24, 16, 40)), Case(Shape(8, 8, 8)))
@@ -69,6 +72,32 @@ def test_the_watchdog_gives_up_a_contestant_and_saves_the_rest(call: int) -> Non
     assert [label(row) for row in case.rows if row.role == "contestant"] == ["torch", "stuck"]
     if call > 1:
         assert all(row.timing for row in case.rows if row.backend != "stuck")
+
+
+PROGRAM = """
+import sys, time
+sys.path[:0] = sys.argv[1:]
+import hgemm, hgemm.bench.yardsticks
+from bench_machine import FakeMachine
+from hgemm.bench.__main__ import main
+
+hgemm.bench.yardsticks.CONTROL_SIZE = 16
+hgemm.register_backend("stuck", lambda a, b, out, config: time.sleep(600))
+how = ["--rounds", "1", "--burst-ms", "0.5", "--idle-ms", "0", "--limit", "8", "--quiet"]
+main(["--mnk", "16,8,8", "8,8,8", "--backends", "torch", "stuck", "--out", "run.json", *how], machine=FakeMachine())
+print("came back")
+"""
+
+
+def test_a_program_that_hangs_stores_its_results_and_ends(tmp_path: Path) -> None:
+    folders = [str(Path(hgemm.__file__).resolve().parents[1]), str(Path(__file__).parent)]
+    run = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *folders], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert (run.returncode, run.stdout) == (1, "")
+    assert run.stderr == "hgemm.bench ended early: stuck did not end within 8 s\n"
+    (case,) = read(tmp_path / "run.json").cases
+    assert {row.backend: row.status for row in case.rows if row.role == "contestant"}["stuck"] == "hangs"
 
 
 def test_the_limit_is_for_each_preparation_and_burst_and_not_for_all() -> None:

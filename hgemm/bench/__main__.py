@@ -18,8 +18,9 @@ from hgemm import check
 from hgemm.bench.contestants import check_patterns, load
 from hgemm.bench.environment import sources_digest, torch_flags
 from hgemm.bench.machine import CudaMachine, Machine
-from hgemm.bench.measure import Bench, Options, Outcome, end_process
+from hgemm.bench.measure import Bench
 from hgemm.bench.options import SHARE, parser, plan_of, recorded, restored
+from hgemm.bench.outcome import Options, Outcome, end_process
 from hgemm.bench.plan import Plan
 from hgemm.bench.preflight import Preflight
 from hgemm.bench.prepare import never

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import os
 import random
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -21,6 +19,7 @@ from hgemm.bench.environment import revision, scrub, sources_digest, torch_flags
 from hgemm.bench.machine import Machine
 from hgemm.bench.metrics import label
 from hgemm.bench.operands import Operands, rotation
+from hgemm.bench.outcome import Observer, Options, Outcome, end_process
 from hgemm.bench.plan import Plan
 from hgemm.bench.preflight import Reply
 from hgemm.bench.prepare import DeviceLost, Entry, Preparer, Verify, ensure_alive, never, untimed_row
@@ -37,40 +36,6 @@ from hgemm.problem import Problem, UnsupportedProblem
 TUNE = functools.partial(tune_cublaslt, rounds=3, milliseconds=1.0)
 
 SPENT = "the budget is spent"
-
-Options = Mapping[str, str | int | float | bool | list[str] | None]
-
-
-class Observer:
-    """Told how a run proceeds; this one says nothing to nobody."""
-
-    def case_begins(self, case: Case, number: int, count: int) -> None: ...
-
-    def doing(self, text: str, done: float) -> None:
-        """What happens now, and how much of the run is done, from 0 to 1."""
-
-    def case_ends(self, case: CaseResult, results: Results) -> None:
-        """A case ended, well or not; everything measured so far. May raise FileFull, which ends the run without it."""
-
-
-@dataclass
-class Outcome:
-    """What a run measured, and how it ended."""
-
-    results: Results
-    stopped: str | None = None
-    """Why the run ended early; None if it did not."""
-    interrupted: bool = False
-    lost: bool = False
-    """The device no longer answers, or a contestant never ended."""
-    full: bool = False
-    """The results file has no room for another case."""
-
-
-def end_process(outcome: Outcome) -> None:
-    """Says why on stderr and leaves at once: an orderly exit would wait for the device."""
-    print(f"hgemm.bench ended early: {outcome.stopped}", file=sys.stderr, flush=True)
-    os._exit(1)
 
 
 @dataclass
