@@ -68,17 +68,20 @@ HOPPER = 4096
 GEFORCE_BLACKWELL = 512
 PRO_BLACKWELL = 1024
 
+# Where each board's figures are printed. The data sheets lead with sparse figures, twice the dense ones, and leave out
+# counts and clocks, which the white papers have. The H200 has all six memory stacks of the chip, and with them all of
+# the 60 MB of L2 that the Hopper white paper gives it; an H100 of 80 GB has five, and 50 MB.
 _H100 = "NVIDIA H100 data sheet and Hopper architecture white paper"
-_H200 = "NVIDIA H200 data sheet"
+_H200 = "NVIDIA H200 data sheet and Hopper architecture white paper"
 _RTX_50 = "NVIDIA RTX Blackwell architecture white paper"
 _RTX_50_PAGE = "NVIDIA's product page: multiprocessors and boost clock"
 _LAPTOP_PAGE = "NVIDIA's product page, at the highest boost clock; the laptop's power limit sets the real one"
-_PRO = "NVIDIA RTX PRO 6000 Blackwell data sheet"
+_PRO = "NVIDIA RTX PRO 6000 Blackwell data sheet and RTX Blackwell PRO architecture white paper"
 
 
 DEVICES: tuple[Device, ...] = (
-    Device("H200", ("NVIDIA H200",), (9, 0), 132, 50, 1830, HOPPER, 4800.0, _H200),
-    Device("H200 NVL", ("NVIDIA H200 NVL",), (9, 0), 132, 50, 1545, HOPPER, 4800.0, _H200),
+    Device("H200", ("NVIDIA H200",), (9, 0), 132, 60, 1830, HOPPER, 4800.0, _H200),
+    Device("H200 NVL", ("NVIDIA H200 NVL",), (9, 0), 132, 60, 1545, HOPPER, 4800.0, _H200),
     Device("H100 SXM", ("NVIDIA H100 80GB HBM3",), (9, 0), 132, 50, 1830, HOPPER, 3350.0, _H100),
     Device("H100 PCIe", ("NVIDIA H100 PCIe",), (9, 0), 114, 50, 1620, HOPPER, 2000.0, _H100),
     Device("H100 NVL", ("NVIDIA H100 NVL",), (9, 0), 132, 50, 1545, HOPPER, 3900.0, _H100),

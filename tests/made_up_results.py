@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from bench_machine import environment
 
 from hgemm.bench import roofs
-from hgemm.bench.metrics import CEILING, COPY
+from hgemm.bench.metrics import CEILING, CEILING_FP16, COPY, L2, SHARED
 from hgemm.bench.schema import CaseResult, Check, Clocks, Kernel, Results, Role, Row, Run, Timing
 from hgemm.bench.suites import Case, Shape
 
 CEILING_TFLOPS = 640.0
 COPY_GBS = 4100.0
+L2_GBS = 6700.0
+SHARED_GBS = 33000.0
 
 # (backend, config, share of the made-up ceiling at 4096^3, kernel's registers and shared memory)
 SERIES = (
@@ -75,6 +77,19 @@ def row(
     )
 
 
+def roofs_of_the_run(dtype: str, rounds: int) -> list[Row]:
+    """Those that only the first case, or the first in fp16, measures."""
+    generator = random.Random(0)
+    measured = [
+        row("roof", L2, None, timing(L2_GBS / 1000, 0, 1 << 33, rounds, generator, 0.002, sets=1)),
+        row("roof", SHARED, None, timing(SHARED_GBS / 1000, 0, 1 << 35, rounds, generator, 0.001, sets=1)),
+    ]
+    if dtype == "fp16":
+        accumulating = timing(1.01 * CEILING_TFLOPS, 10**12, 0, rounds, generator, 0.001, sets=1)
+        measured.append(row("roof", CEILING_FP16, None, accumulating))
+    return measured
+
+
 def case_result(
     shape: Shape, dtype: str, series: Sequence[tuple[str, str | None, float, int, int]], rounds: int, seed: int
 ) -> CaseResult:
@@ -92,6 +107,8 @@ def case_result(
         speed = share * filling * CEILING_TFLOPS * generator.uniform(0.99, 1.01)
         times = timing(speed, case.flops, case.compulsory_bytes, rounds, generator)
         rows.append(row("contestant", backend, config, times, registers, shared_bytes))
+    if seed == 0:
+        rows += roofs_of_the_run(dtype, rounds)
     rows.append(Row("contestant", "cuda_wgmma", None, "unavailable", "needs sm_90a, found sm_120"))
     return CaseResult(
         M=shape.M,

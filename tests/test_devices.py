@@ -2,6 +2,7 @@
 
 import pytest
 
+from hgemm.bench.results import packaged, read
 from hgemm.devices import DEVICES, LIMITS, find
 
 
@@ -36,6 +37,17 @@ def test_another_board_under_a_known_name_is_not_found() -> None:
     assert find("NVIDIA H200", 66) is None
     assert find("NVIDIA GeForce RTX 5090 D") is None
     assert find("NVIDIA GeForce RTX 5060 Ti") is not find("NVIDIA GeForce RTX 5060")
+
+
+def test_an_l2_is_as_large_as_a_driver_reported_it() -> None:
+    """In every packaged measurement of a board that the table knows."""
+    known = 0
+    for path in packaged():
+        env = read(path).env
+        if device := find(env.gpu, env.multiprocessors):
+            assert device.l2_mib << 20 == env.l2_bytes, path.name
+            known += 1
+    assert known
 
 
 def test_names_are_unique_and_every_device_has_limits() -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -15,47 +13,26 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from hgemm import devices
-from hgemm.bench.metrics import CEILING, COPY, label, speed, timed_rows
-from hgemm.bench.schema import CaseResult, Results, Roof
+from hgemm.bench.metrics import label, speed, timed_rows
+from hgemm.bench.schema import CaseResult, Results
 from hgemm.plot import style
+from hgemm.plot.levels import Level, levels
 from hgemm.plot.placement import spread, swarm
+from hgemm.plot.scale import Scale, lower_end
+from hgemm.plot.slopes import NAME_SIZE, colour, name_slopes, name_style
 from hgemm.plot.source import NothingToDraw, case_name
 
-NAME_SIZE = 8.0
 MARKER_POINTS = 7.0
 COLUMN_POINTS = 50.0
 """Room between the columns of neighbouring cases, so that each stays recognisable."""
+
+SLOPE_POINTS = 180.0
+"""Height of the slopes below the lowest compute roof, so that they can be named."""
 
 SUBTITLE = "half-precision products, fp32 accumulation; every point checked against fp64 before it was timed"
 
 MOST_COLUMNS = 9
 """More cases than this are drawn where they are, unspread and unnamed."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A roof to draw: a rate in TFLOPS or, for bandwidth, in TB/s."""
-
-    kind: Literal["compute", "bandwidth"]
-    value: float
-    text: str
-    measured: bool
-    colour: str
-
-
-@dataclass(frozen=True)
-class Scale:
-    """One logarithmic axis: from data to points along it, and back."""
-
-    low: float
-    high: float
-    points: float
-
-    def place(self, value: float) -> float:
-        return math.log(value / self.low) / math.log(self.high / self.low) * self.points
-
-    def value(self, place: float) -> float:
-        return self.low * math.exp(place / self.points * math.log(self.high / self.low))
 
 
 def draw(results: Results, dtype: str) -> Figure:
@@ -65,60 +42,43 @@ def draw(results: Results, dtype: str) -> Figure:
         raise NothingToDraw(f"no contestant was timed in {dtype}")
     rows = [row for case in cases for row in timed_rows(case)]
     looks = style.looks(rows)
-    lines = _lines(results, dtype)
+    lines = levels(results, dtype)
 
     columns = _legend_columns(looks)
     legend_inches = 0.19 * math.ceil(len(looks) / columns)
-    height = 5.72 + legend_inches
+    height = 5.87 + legend_inches
     with style.context():
         figure = plt.figure(figsize=(style.WIDTH_INCHES, height))
-        left, bottom = 0.68, 1.16 + legend_inches
+        left, bottom = 0.68, 1.31 + legend_inches
         width, tall = style.WIDTH_INCHES - left - 0.15, height - bottom - 0.72
         axes = figure.add_axes((left / style.WIDTH_INCHES, bottom / height, width / style.WIDTH_INCHES, tall / height))
         x, y = _scales(cases, lines, 72 * width, 72 * tall)
         _axes(axes, x, y)
         places = _column_places(x, cases)
         _roofs(axes, x, y, lines, places)
-        _points(axes, x, y, cases, places, looks)
+        _points(axes, x, y, cases, places, looks, max((line.ridge or 0 for line in lines), default=0))
         _legend(figure, looks, columns, (bottom - 0.5) / height)
         gpu = results.env.gpu.removeprefix("NVIDIA ")
         style.title(figure, f"Roofline, {gpu}, {dtype}", SUBTITLE)
         style.footer(
             figure,
             results,
-            "Solid: measured in the same run. Dashed: the vendor's figures. Hollow points: compulsory bytes, each "
-            "element moved once; points of one product stand side by side.",
+            *_remarks(results),
         )
     return figure
 
 
-def _lines(results: Results, dtype: str) -> list[Line]:
-    """The measured roofs of a dtype and the vendor's, if the device is known."""
-    lines = []
-    for roof in results.roofs:
-        if roof.name == CEILING and roof.dtype == dtype:
-            lines.append(_compute_line("mma.sync on registers", roof))
-        elif roof.name == "cublas" and roof.dtype == dtype:
-            lines.append(_compute_line("best cuBLAS", roof))
-        elif roof.name == COPY:
-            terabytes = roof.value / 1000
-            lines.append(Line("bandwidth", terabytes, f"copy {terabytes:.3g} TB/s", True, style.INK))
-    env = results.env
-    if device := devices.find(env.gpu, env.multiprocessors):
-        peak = device.tensor_tflops()
-        text = f"NVIDIA, dense, {peak:.3g} TFLOPS at {device.clock_mhz} MHz"
-        lines.append(Line("compute", peak, text, False, style.MUTED))
-        terabytes = device.bandwidth_gbs / 1000
-        lines.append(Line("bandwidth", terabytes, f"NVIDIA {terabytes:.3g} TB/s", False, style.MUTED))
-    return lines
+def _remarks(results: Results) -> list[str]:
+    device = devices.find(results.env.gpu, results.env.multiprocessors)
+    solid = "Solid: measured in the same run, ridges against the copy."
+    points = "Hollow points: compulsory bytes, each element moved once; points of one product stand side by side."
+    if device is None:
+        return [f"{solid} {points}"]
+    clock = "scaled from the rated clock to the observed one"
+    return [f"{solid} {points}", f"Dashed: {device.source}. Dense, fp32 accumulation, {clock}."]
 
 
-def _compute_line(text: str, roof: Roof) -> Line:
-    clock = f" at {roof.clock_mhz:.0f} MHz" if roof.clock_mhz else ""
-    return Line("compute", roof.value, f"{text}, {roof.value:.3g} TFLOPS{clock}", True, style.INK)
-
-
-def _scales(cases: Sequence[CaseResult], lines: Sequence[Line], width: float, height: float) -> tuple[Scale, Scale]:
+def _scales(cases: Sequence[CaseResult], lines: Sequence[Level], width: float, height: float) -> tuple[Scale, Scale]:
     """Axes that hold every point, with room for the names above the slope and below the points."""
     intensities = [intensity(case) for case in cases]
     lowest = {case_name(case): min(speed(row).median for row in timed_rows(case)) for case in cases}
@@ -128,21 +88,17 @@ def _scales(cases: Sequence[CaseResult], lines: Sequence[Line], width: float, he
     top = max([highest, *(line.value for line in compute)])
 
     right = max(intensities) * 2
-    lefts = [_low(min(intensities), COLUMN_POINTS, right, width)]
+    lefts = [lower_end(min(intensities), COLUMN_POINTS, right, width)]
     for line in compute if bandwidths else ():
         slope_at_name = line.value / max(bandwidths)
-        lefts.append(_low(slope_at_name, style.text_points(_compute_text(line, 999), NAME_SIZE) + 32, right, width))
+        lefts.append(lower_end(slope_at_name, style.text_points(_compute_text(line), NAME_SIZE) + 32, right, width))
     bottoms = [min(lowest.values()) / 2.5]
+    if compute and bandwidths:
+        bottoms.append(lower_end(min(line.value for line in compute) / 1.3, SLOPE_POINTS, top * 1.4, height))
     if len(cases) <= MOST_COLUMNS:
         room = {name: style.text_points(name, NAME_SIZE) + 30 for name in lowest}
-        bottoms += [_low(value, room[name], top * 1.4, height) for name, value in lowest.items()]
+        bottoms += [lower_end(value, room[name], top * 1.4, height) for name, value in lowest.items()]
     return Scale(min(lefts), right, width), Scale(min(bottoms), top * 1.4, height)
-
-
-def _low(value: float, room: float, high: float, points: float) -> float:
-    """The lower end of a logarithmic axis of so many ``points`` up to ``high`` with ``room`` points below ``value``."""
-    share = min(room / points, 0.9)
-    return math.exp((math.log(value) - share * math.log(high)) / (1 - share))
 
 
 def intensity(case: CaseResult) -> float:
@@ -154,7 +110,8 @@ def _axes(axes: Axes, x: Scale, y: Scale) -> None:
     axes.set(xscale="log", yscale="log", xlim=(x.low, x.high), ylim=(y.low, y.high))
     axes.set_xlabel("arithmetic intensity, FLOP / byte")
     axes.set_ylabel("TFLOPS")
-    powers = [2.0**power for power in range(-4, 20) if x.low <= 2.0**power <= x.high]
+    step = 1 if x.place(2) - x.place(1) > 34 else 2  # points that the longest number needs
+    powers = [2.0**power for power in range(-4, 20, step) if x.low <= 2.0**power <= x.high]
     axes.set_xticks(powers)
     steps = [
         step * 10.0**power for power in range(-3, 5) for step in (1, 2, 5) if y.low <= step * 10.0**power <= y.high
@@ -166,70 +123,49 @@ def _axes(axes: Axes, x: Scale, y: Scale) -> None:
     axes.grid(True)
 
 
-def _roofs(axes: Axes, x: Scale, y: Scale, lines: Sequence[Line], columns: Sequence[float]) -> None:
+def _roofs(axes: Axes, x: Scale, y: Scale, lines: Sequence[Level], columns: Sequence[float]) -> None:
     compute = [line for line in lines if line.kind == "compute"]
-    slopes = [line for line in lines if line.kind == "bandwidth"]
+    slopes = sorted((line for line in lines if line.kind == "bandwidth"), key=lambda line: line.value)
     heights = spread([y.place(line.value) for line in compute], 12.5, 0, y.points)
-    highest = max((line.value for line in compute), default=y.high)
-    steepest = max((line.value for line in slopes), default=0.0)
+    below_names = y.value(min(heights, default=y.points) - 16)
+    free: dict[Level, float] = {}
     for line in slopes:
-        reach = max((c.value for c in compute if c.measured == line.measured), default=highest)
-        axes.plot([x.low, reach / line.value], [x.low * line.value, reach], color=line.colour, **_stroke(line))
-        below_names = y.value(min(heights, default=y.points) - 16)
-        _name_slope(axes, x, y, line, min(reach, below_names), columns, above=line.value == steepest)
+        reach = max(_alike(line, compute) or [y.high])
+        axes.plot([x.low, reach / line.value], [x.low * line.value, reach], color=colour(line), **_stroke(line))
+        free[line] = min(reach, below_names)
+    name_slopes(axes, x, y, free, columns)
     for line, height in zip(compute, heights, strict=True):
-        slope = next((s.value for s in slopes if s.measured == line.measured), steepest)
-        start = line.value / slope if slope else x.low
-        axes.plot([start, x.high], [line.value] * 2, color=line.colour, **_stroke(line))
-        if slope:
-            axes.plot([start], [line.value], marker="o", markersize=4, color=line.colour, zorder=3)
+        start = line.value / max(_alike(line, slopes)) if slopes else x.low
+        axes.plot([start, x.high], [line.value] * 2, color=colour(line), **_stroke(line))
+        if line.ridge:
+            axes.plot([line.ridge], [line.value], marker="o", markersize=4, color=colour(line), zorder=3)
             # The name ends left of every slope, even at the lower edge of its letters.
-            end = min(x.place(y.value(height - 7) / steepest), x.place(start)) - 5
-            axes.annotate(_compute_text(line, start), (x.value(end), y.value(height)), ha="right", **_name(line))
+            end = min(x.place(y.value(height - 7) / slopes[-1].value), x.place(start)) - 5
+            axes.annotate(_compute_text(line), (x.value(end), y.value(height)), ha="right", **name_style(line))
             if abs(height - y.place(line.value)) > 2:
                 leader = [x.value(end + 2), start], [y.value(height), line.value]
-                axes.plot(*leader, color=line.colour, linewidth=0.6, zorder=1.4)
+                axes.plot(*leader, color=colour(line), linewidth=0.6, zorder=1.4)
         else:
-            axes.annotate(line.text, (x.value(6), y.value(height + 8)), ha="left", **_name(line))
+            axes.annotate(line.text, (x.value(6), y.value(height + 8)), ha="left", **name_style(line))
 
 
-def _name(line: Line) -> dict[str, Any]:
-    box = {"facecolor": "white", "edgecolor": "none", "pad": 1.0}
-    return {"va": "center", "fontsize": NAME_SIZE, "color": line.colour, "bbox": box}
+def _alike(line: Level, others: Sequence[Level]) -> list[float]:
+    """The values of those that were measured, or quoted, like ``line``; of all if there is none."""
+    return [other.value for other in others if other.measured == line.measured] or [other.value for other in others]
 
 
-def _compute_text(line: Line, ridge: float) -> str:
-    return f"{line.text}  |  ridge {ridge:.0f} FLOP/B"
+def _compute_text(line: Level) -> str:
+    return f"{line.text}  |  ridge {line.ridge:.0f} FLOP/B" if line.ridge else line.text
 
 
-def _stroke(line: Line) -> dict[str, Any]:
+def _stroke(line: Level) -> dict[str, Any]:
     return {"linewidth": 1.6, "zorder": 2} if line.measured else {"linewidth": 1.1, "dashes": (5, 3), "zorder": 1.5}
-
-
-def _name_slope(axes: Axes, x: Scale, y: Scale, line: Line, end: float, columns: Sequence[float], above: bool) -> None:
-    """Writes along a slope that ends at the height ``end``, in the middle of its longest stretch free of points."""
-    degrees = math.degrees(math.atan2(y.points / math.log(y.high / y.low), x.points / math.log(x.high / x.low)))
-    first, last = x.place(max(x.low, y.low / line.value)), x.place(end / line.value)
-    stops = [first, *sorted(place for place in columns if first < place < last), last]
-    start, stop = max(itertools.pairwise(stops), key=lambda stretch: stretch[1] - stretch[0])
-    at = x.value((start + stop) / 2)
-    axes.annotate(
-        line.text,
-        (at, at * line.value),
-        xytext=(-4, 4) if above else (4, -4),
-        textcoords="offset points",
-        rotation=degrees,
-        rotation_mode="anchor",
-        ha="center",
-        va="bottom" if above else "top",
-        fontsize=NAME_SIZE,
-        color=line.colour,
-    )
 
 
 def _column_places(x: Scale, cases: Sequence[CaseResult]) -> list[float]:
     wished = [x.place(intensity(case)) for case in cases]
-    return spread(wished, COLUMN_POINTS, 0, x.points) if len(cases) <= MOST_COLUMNS else wished
+    margin = COLUMN_POINTS / 2
+    return spread(wished, COLUMN_POINTS, margin, x.points - margin) if len(cases) <= MOST_COLUMNS else wished
 
 
 def _points(
@@ -239,13 +175,18 @@ def _points(
     cases: Sequence[CaseResult],
     places: Sequence[float],
     looks: dict[str, style.Look],
+    ridge: float,
 ) -> None:
+    """The contestants of each case; those below the ``ridge`` are bound by memory."""
     for case, place in zip(cases, places, strict=True):
         rows = timed_rows(case)
         heights = [y.place(speed(row).median) for row in rows]
         if len(cases) <= MOST_COLUMNS:
             _name_column(axes, x, y, case_name(case), place, x.place(intensity(case)), min(heights))
-        for row, height, aside in zip(rows, heights, swarm(heights, MARKER_POINTS + 1), strict=True):
+        asides = swarm(heights, MARKER_POINTS + 1)
+        if intensity(case) < ridge:  # left of its intensity a point would seem to be above the slope that bounds it
+            asides = [aside - min(asides) for aside in asides]
+        for row, height, aside in zip(rows, heights, asides, strict=True):
             look = looks[label(row)]
             axes.plot(
                 [x.value(place + aside)],
