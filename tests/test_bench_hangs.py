@@ -1,5 +1,6 @@
 """What never ends: found out in another process before it is called in this one, or by the watchdog."""
 
+import dataclasses
 import subprocess
 import sys
 import threading
@@ -73,6 +74,22 @@ def test_the_watchdog_gives_up_a_contestant_and_saves_the_rest(call: int) -> Non
     assert [label(row) for row in case.rows if row.role == "contestant"] == ["torch", "stuck"]
     if call > 1:
         assert all(row.timing for row in case.rows if row.backend != "stuck")
+
+
+def test_a_long_first_call_in_another_process_is_no_hang_here() -> None:
+    machine = FakeMachine()
+    stuck = Stuck(machine, 0)
+    pause = threading.Event()
+    waits = iter([5.0])
+
+    def preflight(choice: Choice, case: Case) -> None:
+        if choice.backend.name == "slow":
+            pause.wait(next(waits, 0.0))
+
+    slow = backend("slow", product(machine))
+    outcome = bench(machine, slow, limit_s=3.5, abandon=stuck.abandon, preflight=preflight).run()
+    assert stuck.outcomes == []
+    assert outcome.results.run.complete
 
 
 PROGRAM = """
@@ -167,17 +184,20 @@ def preflight(tmp_path: Path) -> Iterator[Preflight]:
 
 
 def test_a_first_call_in_a_process_of_its_own(preflight: Preflight) -> None:
-    def reply(name: str, config: str | None = None) -> object:
-        return preflight(Choice(hgemm.backends()[name], config), CASES[0])
+    def reply(name: str, config: str | None = None, case: Case = CASES[0]) -> object:
+        return preflight(Choice(hgemm.backends()[name], config), case)
 
     assert reply("good") is None
     child = preflight._child
+    other = dataclasses.replace(CASES[0], layout="nt")
     assert reply("picky") == ("refused", "N must be odd")
     assert reply("raises", "y") == ("failed", "ArithmeticError: y")
-    assert reply("good") is None
+    assert reply("good", case=other) is None
     assert preflight._child is child  # none of these cost a process
     assert reply("crashes") == ("failed", "ended its process with SIGABRT")
-    assert reply("good") is None
+    assert reply("crashes") == ("failed", "ended its process with SIGABRT")
+    assert preflight._child is None  # what is known is not asked again
+    assert reply("good", case=CASES[1]) is None
     preflight._limit = 0.5
     assert reply("hangs") == ("hangs", "did not end within 0.5 s in a process of its own")
     assert preflight._child is None

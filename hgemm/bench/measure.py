@@ -64,7 +64,7 @@ class Bench:
         self._began = self.machine.clock()
         self._run = self.previous.run or Run(_utc(), 0.0, False, sources_digest(), revision(), dict(self.options))
         self._environment = self.machine.environment()
-        preparer = Preparer(self.machine, self.plan.mode, self.plan.duty, self.verify, self.preflight)
+        preparer = Preparer(self.machine, self.plan.mode, self.plan.duty, self.verify, self._first_call)
         self._preparer = preparer
         self._yardsticks = Yardsticks(self.machine, preparer, self.backends, self.make_ceiling, self.control_size)
         self._done = {
@@ -140,6 +140,11 @@ class Bench:
             self._finish(number, replace(result, complete=False), [*others, Entry(lost)], keep=True)
         gone = Outcome(self._results(complete=False), f"{label(lost)} {reason}", lost=True)
         self.abandon(gone)
+
+    def _first_call(self, choice: Choice, case: Case) -> Reply:
+        """The preflight, which has a limit of its own."""
+        with self._watchdog.pause():
+            return self.preflight(choice, case)
 
     @contextlib.contextmanager
     def _watched(self, number: int, result: CaseResult, entries: list[Entry], entry: Entry) -> Iterator[None]:
