@@ -59,8 +59,14 @@ class FakeMachine:
     def spend(self, seconds: float) -> None:
         self.time += seconds
 
-    def activate(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def activate(self) -> Iterator[None]:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the products are small, and threads wait for each other where the cores are taken
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)
 
     def environment(self) -> Environment:
         return environment()

@@ -23,7 +23,7 @@ from hgemm.bench.metrics import (
 from hgemm.bench.schema import CaseResult, Results, Roof, Row, Timing
 from hgemm.bench.statistics import Summary, summarize
 
-TABLE_WIDTH = 118
+TABLE_WIDTH = 132
 """Columns of a table where the terminal does not say how wide it is."""
 
 
