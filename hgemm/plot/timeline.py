@@ -138,7 +138,7 @@ def _remark(samples: Sequence[Sample], untold: Sequence[str]) -> str:
     text = f"{held} of {len(samples)} samples ran while power or temperature held the clock down."
     reach = _reach(samples)
     if beyond := sum(abs(sample.speed) > reach for sample in samples):
-        text += f" {beyond} lie beyond the axis of speed."
+        text += f" {beyond} beyond the axis of speed."
     return text + (f" NVML did not tell the {' and the '.join(untold)}." if untold else "")
 
 
