@@ -188,12 +188,11 @@ def _draw_limit(axes: Axes, values: Sequence[float], limit: float | None, name: 
             text,
             (1, limit),
             xycoords=axes.get_yaxis_transform(),
-            xytext=(-2, 2),
+            xytext=(-2, 4),
             textcoords="offset points",
             ha="right",
             fontsize=NAME_SIZE,
             color=style.MUTED,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
         )
 
 
