@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from hgemm import emulation
-from hgemm.backends import Backend, Properties
+from hgemm.backends import Backend, Launch, Properties
 from hgemm.cuda_kernels import architectures, toolchain
 from hgemm.cuda_kernels.architectures import RESERVED_SHARED_BYTES
 from hgemm.cuda_kernels.configs import FAMILIES, Family, KernelConfig, Unit
-from hgemm.problem import Problem, batch_rule, extent_rule, layout_of, tma_rule
+from hgemm.problem import LAYOUTS, Problem, batch_rule, extent_rule, layout_of, tma_rule
 
 DTYPE_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
@@ -55,6 +55,15 @@ def device_limits(index: int) -> DeviceLimits:
 def backends() -> list[Backend]:
     """One record for each family of configs.py."""
     return [_backend(family) for family in FAMILIES.values()]
+
+
+def build(names: Collection[str], dtypes: Iterable[torch.dtype], layouts: Sequence[str] = LAYOUTS) -> None:
+    """Compiles what those of the backends called ``names`` that are handwritten run on this machine's GPUs, all at
+    once. Raises BuildError for what cannot be compiled, after all else has been."""
+    from hgemm.cuda_kernels.build import build_units  # not at import: it needs what only Linux has
+
+    families = [family for family in FAMILIES.values() if family.backend in names]
+    build_units([Unit(f.name, DTYPE_NAMES[dtype], layout) for f in families for dtype in dtypes for layout in layouts])
 
 
 def config_limit(kernel: KernelConfig, device: DeviceLimits) -> str | None:
@@ -140,6 +149,7 @@ def _backend(family: Family) -> Backend:
         accepts=functools.partial(accepts, family),
         choose=functools.partial(_choose, family),
         run=_runner(family),
+        bind=functools.partial(_bind, family),
     )
 
 
@@ -166,6 +176,15 @@ def _runner(family: Family) -> Callable[[Tensor, Tensor, Tensor, str | None], No
         op(a, b, out, handle, index)
 
     return run
+
+
+def _bind(family: Family, problem: Problem, config: str | None) -> Launch:
+    config = config or _choose(family, problem)
+    assert config is not None
+    if problem.device.type == "cpu":
+        return lambda a, b, out: _emulate(family, a, b, out, config)
+    op, handle, index = _load(family, problem.dtype, problem.layout, config)
+    return lambda a, b, out: op(a, b, out, handle, index)
 
 
 def _emulate(family: Family, a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:

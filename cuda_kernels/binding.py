@@ -60,7 +60,7 @@ class Binding:
         self._library.hgemm_unit_config_name.restype = ctypes.c_char_p
 
     def load_unit(self, path: Path, device_type: str, dtype: str, layout: str = "nn") -> LoadedUnit:
-        """Opens a unit's shared library; `dtype` is "f16" or "bf16", `layout` as in configs.LAYOUTS.
+        """Opens a unit's shared library; `dtype` is "f16" or "bf16", `layout` as in hgemm.problem.LAYOUTS.
 
         Raises RuntimeError if it is none of launch.h.
         """

@@ -163,17 +163,21 @@ def _apart_in_rows(x: Tensor, y: Tensor, distance: int) -> bool:
     return first >= x.shape[1] and first + y.shape[1] <= x.stride(0)
 
 
-def _extent(x: Tensor) -> tuple[int, int]:
-    """Addresses in bytes of the first element and of the end of the last one; equal if there are no elements."""
-    start = x.data_ptr()
+def nbytes(x: Tensor) -> int:
+    """From the first element to the end of the last one, in bytes; 0 if there are no elements."""
     if x.is_contiguous():
-        return start, start + x.numel() * x.element_size()
+        return x.numel() * x.element_size()
     last = 0
     for size, stride in zip(x.shape, x.stride(), strict=True):
         if size == 0:
-            return start, start
+            return 0
         last += (size - 1) * stride
-    return start, start + (last + 1) * x.element_size()
+    return (last + 1) * x.element_size()
+
+
+def _extent(x: Tensor) -> tuple[int, int]:
+    """Addresses of the first element and of the end of the last one; equal if there are no elements."""
+    return x.data_ptr(), x.data_ptr() + nbytes(x)
 
 
 def _check_kind(name: str, tensor: object) -> None:

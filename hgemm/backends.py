@@ -32,7 +32,11 @@ class Properties:
     deterministic: bool = False  # the same call on the same machine gives the same bits
     row_invariant: bool = False  # the bits of a row do not depend on M
     accumulator: str = "float32"  # the type in which products are summed
-    exact_integers: bool = True  # sums of small integers, exact in fp32 in any order, come out exact
+    exact_integers: bool = True  # sums of small integers come out exact: no partial sum is rounded to 16 bits
+
+
+Launch = Callable[[Tensor, Tensor, Tensor], None]
+"""a, b, out: writes out, for one kind of problem and one configuration."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,14 @@ class Backend:
     accepts: Callable[[Problem, str | None], str | None]  # the rule broken, with the value found; None if it is taken
     choose: Callable[[Problem], str | None]  # the default configuration for this problem
     run: Callable[[Tensor, Tensor, Tensor, str | None], None]  # a, b, out, config: writes out, checks nothing twice
+    bind: Callable[[Problem, str | None], Launch] | None = None  # looks up once what `run` looks up in every call
+
+    def launcher(self, problem: Problem, config: str | None) -> Launch:
+        """What computes problems of this dtype, device, these shapes, strides and alignments, in this configuration."""
+        if self.bind is not None:
+            return self.bind(problem, config)
+        run = self.run  # not functools.partial, whose keyword costs more than a closure
+        return lambda a, b, out: run(a, b, out, config)
 
     def available_on(self, device_type: str) -> bool:
         """Whether this machine can run the backend on tensors of ``device_type``, "cuda" or "cpu"."""

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from hgemm.arena import Placement
 from hgemm.config import Config
 from hgemm.data import DATA
+from hgemm.problem import LAYOUTS
 
 ROW_GAP = 8  # 16 bytes, so that the first element of every row stays where whole vectors reach it
-LAYOUTS = ("nn", "nt", "tn", "tt")
 
 # The tile that shapes are built around for a backend whose configurations do not say one.
 _USUAL_TILE = Config(128, 128, 32, 2, 64, 32)

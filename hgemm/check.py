@@ -6,6 +6,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import datetime
+import functools
 import json
 import math
 import sys
@@ -20,10 +23,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from torch import Tensor
 
+import hgemm
 from hgemm import isolation, search
-from hgemm.backends import Backend, backends, did_you_mean
+from hgemm.backends import Backend, Properties, backends, did_you_mean, is_built_in
 from hgemm.cases import Case, cases
 from hgemm.conformance import Failure, Report
+from hgemm.cuda_kernels.adapter import build
+from hgemm.cuda_kernels.toolchain import BuildError
 from hgemm.data import DATA
 from hgemm.problem import DTYPES
 from hgemm.reference import error_over_bound
@@ -47,21 +53,23 @@ class Verdict:
         return self.error_over_bound <= 1
 
 
-def verify(a: Tensor, b: Tensor, c: Tensor) -> Verdict:
-    """Holds ``c[M, N]`` against ``a[M, K] @ b[K, N]`` in fp64, with the bound of ``hgemm.reference``.
+def verify(a: Tensor, b: Tensor, c: Tensor, properties: Properties | None = None) -> Verdict:
+    """Holds ``c[M, N]`` against ``a[M, K] @ b[K, N]`` in fp64, with the bound of ``hgemm.reference``: the wider
+    one for a backend whose ``properties`` do not promise exact sums of integers, since it may round partial sums.
 
     Up to 256 rows it looks at every element; of a larger product at all columns of 128 rows spread over it, the last 8
     among them: so it stays cheap in memory, and quick also on a GPU that is slow in fp64. Necessary, not sufficient:
     ``check_backend`` is the thorough one.
     """
     M = c.shape[0]
+    rounded = properties is not None and not properties.exact_integers
     if M <= 2 * SAMPLED_ROWS:
-        return Verdict(error_over_bound(a, b, c))
+        return Verdict(error_over_bound(a, b, c, partial_sums_rounded=rounded))
     strata = torch.linspace(0, M - _ALWAYS_LAST, SAMPLED_ROWS - _ALWAYS_LAST + 1, dtype=torch.float64)
     places = torch.rand(len(strata) - 1, dtype=torch.float64, generator=torch.Generator().manual_seed(M))
     spread = (strata[:-1] + places * strata.diff()).long()
     rows = torch.cat((spread, torch.arange(M - _ALWAYS_LAST, M))).to(c.device)
-    return Verdict(error_over_bound(a, b, c, rows))
+    return Verdict(error_over_bound(a, b, c, rows, partial_sums_rounded=rounded))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,37 +99,52 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for record in records
         if record.name not in idle
     }
-    tasks = [run for of_backend in runs.values() for run in of_backend]
-    total = sum(1 if only else len(cases(config, options.device, options.quick)) for config, _ in tasks)
-    reports: list[Report] = []
-    with _progress(None if options.search else total, hidden=options.json) as show:
-        for backend, of_backend in runs.items():
-            name = spelled.get(backend, backend)
-            apart = options.device == "cuda" and isolation.can_isolate(name)
-            try:
-                reports += (isolation.isolated_reports if apart else isolation.reports)(
-                    name,
-                    of_backend,
-                    options.device,
-                    quick=options.quick,
-                    only=only,
-                    seconds=options.search and options.search / len(tasks),
-                    before=show,
-                )
-            except (ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:  # not of a kernel
-                if only is None:
-                    raise
-                reason = (str(error) or type(error).__name__).splitlines()[0]
-                print(f"hgemm.check: the case {only.name} cannot be set up here: {reason}", file=sys.stderr)
-                return 2
+    try:
+        reports = _checked(runs, spelled, options, only)
+    except (ValueError, TypeError, RuntimeError, MemoryError, OverflowError) as error:  # not of a kernel
+        if only is None:
+            raise
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        print(f"hgemm.check: the case {only.name} cannot be set up here: {reason}", file=sys.stderr)
+        return 2
     tried = {report.backend for report in reports if report.cases}
     untried = [report for report in reports if report.backend not in tried]
     passed = not untried and all(report.passed for report in reports)
     if options.json:
-        print(json.dumps(_as_json(reports, idle, options.device, passed, spelled), indent=1))
+        print(json.dumps(_as_json(reports, idle, options.device, passed, spelled, options.search), indent=1))
     else:
         _print(reports, idle, untried, options.device, spelled)
     return 0 if passed else 1
+
+
+def _checked(
+    runs: dict[str, list[isolation.Run]], spelled: dict[str, str], options: argparse.Namespace, only: Case | None
+) -> list[Report]:
+    """The reports of every backend's runs. On CUDA several configurations run at once, each in a child process."""
+    apart = [name for name in runs if options.device == "cuda" and isolation.can_isolate(spelled.get(name, name))]
+    workers = isolation.most_children() if apart else 1
+    with contextlib.suppress(BuildError):  # the cases that need it will say so
+        build([name for name in apart if is_built_in(name)], {dtype for run in runs.values() for _, dtype in run})
+    tasks = [run for of_backend in runs.values() for run in of_backend]
+    total = sum(1 if only else len(cases(config, options.device, options.quick)) for config, _ in tasks)
+    with _progress(None if options.search else total, hidden=options.json) as show:
+        rest = {
+            "quick": options.quick,
+            "only": only,
+            "seconds": options.search and options.search * min(1.0, workers / len(tasks)),
+            "before": show,
+        }
+
+        def jobs(name: str) -> Iterator[Callable[..., Iterator[Report]]]:
+            for config in dict.fromkeys(config for config, _ in runs[name]):
+                of_config = [run for run in runs[name] if run[0] == config]
+                make = isolation.isolated_reports if name in apart else isolation.reports
+                yield functools.partial(make, spelled.get(name, name), of_config, options.device, **rest)
+
+        reports = isolation.side_by_side([job for name in apart for job in jobs(name)], workers)
+        reports += [report for name in runs if name not in apart for job in jobs(name) for report in job()]
+    order = list(runs)
+    return sorted(reports, key=lambda report: order.index(report.backend))
 
 
 def _asked_for(names: Sequence[str] | None, config: str | None) -> list[Backend]:
@@ -253,7 +276,12 @@ def _title(report: Report) -> str:
 
 
 def _as_json(
-    reports: Iterable[Report], idle: dict[str, str], device: str, passed: bool, spelled: dict[str, str]
+    reports: Iterable[Report],
+    idle: dict[str, str],
+    device: str,
+    passed: bool,
+    spelled: dict[str, str],
+    search_seconds: float | None,
 ) -> dict[str, Any]:
     def one(report: Report) -> dict[str, Any]:
         backend = spelled.get(report.backend, report.backend)
@@ -272,8 +300,15 @@ def _as_json(
             "again": command(report, device, backend) if report.failures else None,
         }
 
+    from hgemm.bench.environment import sources_digest
+
     return {
         "device": device,
+        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
+        "utc": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "versions": {"hgemm": hgemm.__version__, "torch": torch.__version__, "cuda": torch.version.cuda},
+        "sources": sources_digest(),
+        "search_seconds": search_seconds,
         "passed": passed,
         "results": [one(report) for report in reports],
         "not_run": [{"backend": name, "reason": reason} for name, reason in idle.items()],

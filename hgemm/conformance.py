@@ -118,7 +118,10 @@ def _judged(record: Backend, config: str | None, dtype: torch.dtype, device: str
     a = arena(case.shape(case.M, case.K), dtype, device, in_a, values_a)
     b = arena(case.shape(case.K, case.N), dtype, device, in_b, values_b)
     out = arena(case.shape(case.M, case.N), dtype, device, in_out)
-    refused = record.refuses(problem_of(a.view, b.view, out.view), config)
+    try:
+        refused = record.refuses(problem_of(a.view, b.view, out.view), config)
+    except Exception as error:
+        return Outcome(torch.inf, None, (f"accepts() raised {type(error).__name__}: {error}",))
     try:
         matmul(a.view, b.view, backend=record.name, config=config, out=out.view)
     except UnsupportedProblem as error:
@@ -131,7 +134,8 @@ def _judged(record: Backend, config: str | None, dtype: torch.dtype, device: str
     if refused is not None:
         return Outcome(0.0, refused, ("did not raise, though accepts() refuses this product",))
     matrices = list(zip(_each(a.view), _each(b.view), _each(out.view), strict=True))
-    worst = max(error_over_bound(*matrix) for matrix in matrices)
+    rounded = not record.properties.exact_integers
+    worst = max(error_over_bound(*matrix, partial_sums_rounded=rounded) for matrix in matrices)
     faults = [*_memory_faults(a, b, out, case.data not in NOT_FINITE)]
     if worst > 1:
         faults.append(f"error is {worst:.3g} times its bound")

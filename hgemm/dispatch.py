@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from hgemm import arguments, autocast, gradients
-from hgemm.backends import TORCH, Backend, backends, find, get
+from hgemm.backends import TORCH, Backend, Launch, backends, find, get
 from hgemm.folding import Folding, View, fold
 from hgemm.problem import VECTOR_BYTES, Problem, UnsupportedProblem
 from hgemm.select import Choice, choose
@@ -28,8 +28,10 @@ _PLAIN = frozenset((Tensor, Parameter))
 class _Plan(NamedTuple):
     record: Backend
     config: str | None
+    launch: Launch
     shape: torch.Size
     folding: Folding | None  # None: the backend takes the tensors as they are
+    nbytes: tuple[int, int, int]  # of a, b and out, from the first element to the end of the last
 
 
 _plans: dict[tuple[object, ...], _Plan] = {}
@@ -96,9 +98,16 @@ def multiply(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor
     """``matmul`` of tensors that hold memory; what ``torch.ops.hgemm`` runs on the CPU and on CUDA devices."""
     key = _key(a, b, backend, config, out)
     plan = _plans.get(key) if key else None
-    if plan is None or (out is not None and arguments.shared_memory(a, b, out)):
+    if plan is None or (out is not None and _may_share(plan.nbytes, a, b, out) and arguments.shared_memory(a, b, out)):
         return _multiply_unseen(a, b, backend, config, out, key)
     return _run(plan, a, b, out)
+
+
+def _may_share(nbytes: tuple[int, int, int], a: Tensor, b: Tensor, out: Tensor) -> bool:
+    """Whether ``out`` begins before an input ends and ends after it begins."""
+    start, start_a, start_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
+    end = start + nbytes[2]
+    return (start < start_a + nbytes[0] and start_a < end) or (start < start_b + nbytes[1] and start_b < end)
 
 
 def _key(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | None) -> tuple[object, ...] | None:
@@ -137,16 +146,18 @@ def _requires_grad(a: Tensor, b: Tensor, out: Tensor | None) -> bool:
 
 
 def _run(plan: _Plan, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
-    record, config, shape, folding = plan
-    target = torch.empty(shape, dtype=a.dtype, device=a.device) if out is None else out
-    for views in ((a, b, target),) if folding is None else _views(folding, a, b, target):
-        try:
-            record.run(*views, config)
-        except RuntimeError as error:
-            problem = Problem.from_tensors(*views)
-            if rule := record.refuses(problem, config):
-                raise _unsupported(record, rule, _takers(problem)) from error
-            raise
+    target = torch.empty(plan.shape, dtype=a.dtype, device=a.device) if out is None else out
+    try:
+        if plan.folding is None:
+            plan.launch(a, b, target)
+        else:
+            for views in _views(plan.folding, a, b, target):
+                plan.launch(*views)
+    except RuntimeError as error:
+        problem = problem_of(a, b, target)
+        if rule := plan.record.refuses(problem, plan.config):
+            raise _unsupported(plan.record, rule, _takers(problem)) from error
+        raise
     if out is not None:
         torch.autograd.graph.increment_version(out)  # so that autograd notices a saved tensor being overwritten
     return target
@@ -176,7 +187,8 @@ def _multiply_unseen(
         raise _unsupported(record, rule, _takers(problem))
     elif config is None:
         config = record.choose(problem)
-    plan = _Plan(record, config, shape, folding)
+    nbytes = arguments.nbytes(a), arguments.nbytes(b), 0 if out is None else arguments.nbytes(out)
+    plan = _Plan(record, config, record.launcher(problem, config), shape, folding, nbytes)
     if key is not None:
         if len(_plans) >= _PLANS_KEPT:
             _plans.clear()

@@ -9,10 +9,13 @@ from __future__ import annotations
 import importlib
 import math
 import multiprocessing
+import os
 import queue
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -71,17 +74,22 @@ def isolated_reports(
     *,
     limit: float = LIMIT_SECONDS,
     before: Callable[[str], None] = lambda work: None,
+    stop: threading.Event | None = None,
     **options: Any,
 ) -> Iterator[Report]:
     """``reports`` from a child process. A hang or a crash ends it, and is reported as a failure of the case at hand;
-    another child goes on with the runs after it."""
+    another child goes on with the runs after it.
+
+    Raises InterruptedError, with the child ended, soon after ``stop`` is set.
+    """
     pending = list(runs)
+    stop = stop or threading.Event()
     while pending:
         with _child(name, pending, device, options) as (child, messages):
             case = _UNKNOWN
             while pending:
                 try:
-                    kind, value = _next(messages, child, limit)
+                    kind, value = _next(messages, child, limit, stop)
                 except (TimeoutError, EOFError) as lost:
                     kind, value = "error", str(lost)
                 if kind == "case":
@@ -98,6 +106,29 @@ def isolated_reports(
                     break
 
 
+def most_children() -> int:
+    """How many children may use this machine's GPU at once: one a core, and a GiB of free device memory for each."""
+    return max(1, min(os.cpu_count() or 1, torch.cuda.mem_get_info()[0] // 2**30))
+
+
+def side_by_side(jobs: Sequence[Callable[..., Iterator[Report]]], workers: int) -> list[Report]:
+    """What these ``isolated_reports`` yield, in their order, ``workers`` of them running at once. An exception of one,
+    or Ctrl-C, ends all."""
+    stop = threading.Event()
+
+    def all_of(job: Callable[..., Iterator[Report]]) -> list[Report]:
+        return list(job(stop=stop))
+
+    with ThreadPoolExecutor(workers) as pool:
+        waiting = [pool.submit(all_of, job) for job in jobs]
+        try:
+            return [report for future in waiting for report in future.result()]
+        except BaseException:
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
 @contextmanager
 def _child(name: str, runs: Sequence[Run], device: str, options: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     context = multiprocessing.get_context("spawn")
@@ -111,10 +142,12 @@ def _child(name: str, runs: Sequence[Run], device: str, options: dict[str, Any])
         child.join()
 
 
-def _next(messages: Any, child: Any, limit: float) -> tuple[str, Any]:
+def _next(messages: Any, child: Any, limit: float, stop: threading.Event) -> tuple[str, Any]:
     """The next message. Raises TimeoutError after ``limit`` seconds, EOFError if the child ends without one."""
     end = time.monotonic() + limit
     while (left := end - time.monotonic()) > 0:
+        if stop.is_set():
+            raise InterruptedError("stopped by the caller")
         alive = child.is_alive()
         try:
             return messages.get(timeout=min(0.5, left))

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 DTYPES = (torch.float16, torch.bfloat16)
+LAYOUTS = ("nn", "nt", "tn", "tt")  # of a, then b: n row-major, t column-major, as both are multiplied
 
 # 16 bytes: one vector load or store, and the unit in which the tensor memory accelerator counts addresses and strides.
 VECTOR_BYTES = 16

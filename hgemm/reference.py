@@ -36,7 +36,11 @@ def product_fp64(a: Tensor, b: Tensor) -> Tensor:
     return a.double() @ b.double()
 
 
-def bound(a: Tensor, b: Tensor, reference: Tensor, dtype: torch.dtype) -> Tensor:
+# A library that splits K rounds each partial sum once and, if it adds them up in memory, what they add up to once more.
+PARTIAL_SUM_ROUNDINGS = 2
+
+
+def bound(a: Tensor, b: Tensor, reference: Tensor, dtype: torch.dtype, *, partial_sums_rounded: bool = False) -> Tensor:
     """How far a right result may lie from ``reference = product_fp64(a, b)``, element by element, in float64.
 
     With u the accumulator's unit, K terms summed in any order and each of the K steps off by at most u relative to what
@@ -50,8 +54,13 @@ def bound(a: Tensor, b: Tensor, reference: Tensor, dtype: torch.dtype) -> Tensor
 
     where tiny is half the smallest subnormal of ``dtype`` plus K times the smallest normal of the accumulator, which
     may flush what is smaller. Products of two 16-bit floats are exact in fp32. Infinite where |A||B| passes the
-    accumulator's range: there nothing can be asked. Raises ValueError for K of 2^23 and more, where the formula says
-    nothing.
+    accumulator's range: there nothing can be asked.
+
+    With ``partial_sums_rounded``, as cuBLAS may with the flags that torch starts with, the sums of parts of K are
+    rounded to ``dtype`` before they are added up: PARTIAL_SUM_ROUNDINGS times u_out (1 + g) |A||B| more, since the
+    magnitudes of the parts add up to no more than that.
+
+    Raises ValueError for K of 2^23 and more, where the formula says nothing.
     """
     K = a.shape[1]
     if K * ACCUMULATOR_UNIT >= 1:
@@ -61,10 +70,14 @@ def bound(a: Tensor, b: Tensor, reference: Tensor, dtype: torch.dtype) -> Tensor
     unit = OUTPUT_UNIT[dtype]
     tiny = OUTPUT_TINY[dtype] + K * _ACCUMULATOR_TINY
     limit = unit * reference.abs() + (1 + unit) * growth * magnitude + tiny
+    if partial_sums_rounded:
+        limit += PARTIAL_SUM_ROUNDINGS * unit * (1 + growth) * magnitude
     return torch.where(magnitude * (1 + growth) > _ACCUMULATOR_MAX, torch.inf, limit)
 
 
-def error_over_bound(a: Tensor, b: Tensor, c: Tensor, rows: Tensor | None = None) -> float:
+def error_over_bound(
+    a: Tensor, b: Tensor, c: Tensor, rows: Tensor | None = None, *, partial_sums_rounded: bool = False
+) -> float:
     """The largest |c - a b| / bound over the elements of ``c[M, N]``, or of the rows of c that ``rows`` lists.
 
     At most 1 for a right result. Infinite where c is NaN and the product is not, is not NaN where the product is, or is
@@ -77,15 +90,15 @@ def error_over_bound(a: Tensor, b: Tensor, c: Tensor, rows: Tensor | None = None
     worst = 0.0
     for start in range(0, b.shape[1], step):
         columns = slice(start, start + step)
-        ratio = _ratio(a, b[:, columns], c[:, columns])
+        ratio = _ratio(a, b[:, columns], c[:, columns], partial_sums_rounded)
         if ratio.numel():
             worst = max(worst, float(ratio.max()))
     return worst
 
 
-def _ratio(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+def _ratio(a: Tensor, b: Tensor, c: Tensor, partial_sums_rounded: bool) -> Tensor:
     reference = product_fp64(a, b)
-    limit = bound(a, b, reference, c.dtype)
+    limit = bound(a, b, reference, c.dtype, partial_sums_rounded=partial_sums_rounded)
     overflow = OVERFLOW[c.dtype]
     # An infinite c stands for any value beyond the range; the nearest one to the product is the edge or the product.
     edge = torch.copysign(reference.abs().clamp(min=overflow), c.double())

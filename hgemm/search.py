@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from hgemm.backends import Backend
-from hgemm.cases import LAYOUTS, ROW_GAP, Case, tile_of
+from hgemm.cases import ROW_GAP, Case, tile_of
 from hgemm.conformance import Failure, Outcome, Report, run_case
 from hgemm.data import DATA
+from hgemm.problem import LAYOUTS
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

@@ -151,13 +151,11 @@ def _multiply(record: Backend, a: torch.Tensor, b: torch.Tensor) -> Product:
 
 def _build(notes: list[str]) -> None:
     """Compiles what ``matmul`` runs; a terminal shows the progress. A failure becomes a note: the rest goes on."""
-    from hgemm.cuda_kernels.build import BuildError, build_units
-    from hgemm.cuda_kernels.configs import DTYPES as UNIT_DTYPES
-    from hgemm.cuda_kernels.configs import FAMILIES, Unit
+    from hgemm.cuda_kernels.adapter import build
+    from hgemm.cuda_kernels.toolchain import BuildError
 
-    runnable = [family for family in FAMILIES.values() if backends()[family.backend].available_on("cuda")]
     try:
-        build_units([Unit(family.name, dtype) for family in runnable for dtype in UNIT_DTYPES])
+        build([record.name for record in backends() if record.available_on("cuda")], DTYPES)
     except BuildError as error:
         notes.append(str(error))
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from bench_machine import FakeCeiling, FakeMachine, backend, product, verify
 
-from hgemm.bench.measure import Bench, Outcome
+from hgemm.bench.measure import Bench
 from hgemm.bench.metrics import CEILING, label, timed_rows
+from hgemm.bench.outcome import Outcome
 from hgemm.bench.plan import DutyCycle, Plan
 from hgemm.bench.results import dumps
 from hgemm.bench.schema import Row

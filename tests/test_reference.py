@@ -91,6 +91,28 @@ def test_one_unit_in_the_last_place_is_too_much_for_one_term(dtype: torch.dtype,
     assert ratio == pytest.approx(2, rel=1e-3)
 
 
+def test_rounded_partial_sums_are_an_error_where_they_are_not_declared() -> None:
+    a = torch.tensor([[1.0, 256.0, 256.0]]).bfloat16()
+    b = torch.tensor([[1.0], [1.0], [-1.0]]).bfloat16()
+    lost = torch.zeros(1, 1).bfloat16()  # 257 has no place in 8 bits and becomes 256, and 256 - 256 is 0, not 1
+    assert float(a[:, :2].double() @ b[:2].double()) == 257
+    assert error_over_bound(a, b, lost) > 100
+    assert error_over_bound(a, b, lost, partial_sums_rounded=True) == pytest.approx(
+        1 / (2**-8 * (1 + 2 * 513)), rel=1e-3
+    )
+    assert error_over_bound(a, b, torch.full((1, 1), 8.0).bfloat16(), partial_sums_rounded=True) > 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), K=st.integers(2, 300), dtype=st.sampled_from(DTYPES), parts=st.integers(2, 6))
+def test_rounded_partial_sums_are_within_their_bound(seed: int, K: int, dtype: torch.dtype, parts: int) -> None:
+    a = torch.randn(2, K, generator=generator(seed)).to(dtype)
+    b = torch.randn(K, 3, generator=generator(seed + 1)).to(dtype)
+    partial = [(x.float() @ y.float()).to(dtype) for x, y in zip(a.chunk(parts, 1), b.chunk(parts), strict=True)]
+    product = torch.stack([p.float() for p in partial]).sum(0).to(dtype)
+    assert error_over_bound(a, b, product, partial_sums_rounded=True) <= 1
+
+
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), K=st.integers(1, 300), dtype=st.sampled_from(DTYPES), positive=st.booleans())
 def test_fp32_sums_in_any_order_are_within_the_bound(seed: int, K: int, dtype: torch.dtype, positive: bool) -> None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import multiprocessing
 import sys
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +20,7 @@ from hgemm import isolation
 from hgemm.backends import get
 from hgemm.cases import Case
 from hgemm.check import main
+from hgemm.conformance import Report
 from hgemm.search import search
 
 pytest.importorskip("hypothesis")
@@ -132,3 +137,39 @@ def test_what_a_child_would_not_know_runs_here() -> None:
     hgemm.register_backend("subject", right)
     assert not isolation.can_isolate("subject")
     assert isolation.can_isolate("cuda_tma")
+
+
+def test_jobs_side_by_side_keep_their_order_and_one_that_fails_ends_all() -> None:
+    started = threading.Barrier(2, timeout=60)
+    stopped: list[bool] = []
+
+    def job(name: str, stop: threading.Event) -> Iterator[Report]:
+        started.wait()
+        yield Report(name, None, torch.float16, 1, 0, None, 0.0, ())
+
+    def fails(stop: threading.Event) -> Iterator[Report]:
+        started.wait()
+        raise MemoryError("no room")
+        yield
+
+    def waits(stop: threading.Event) -> Iterator[Report]:
+        started.wait()
+        stopped.append(stop.wait(60))
+        yield from ()
+
+    found = isolation.side_by_side([functools.partial(job, name) for name in ("one", "other")], 2)
+    assert [report.backend for report in found] == ["one", "other"]
+    with pytest.raises(MemoryError, match="no room"):
+        isolation.side_by_side([fails, waits], 2)
+    assert stopped == [True]
+
+
+def test_a_child_is_ended_when_its_caller_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kernels_of_a_test.py").write_text(KERNELS)
+    monkeypatch.syspath_prepend(tmp_path)
+    stop = threading.Event()
+    runs = [(None, torch.float16)]
+    found = isolation.isolated_reports("kernels_of_a_test:hangs", runs, "cpu", before=lambda _: stop.set(), stop=stop)
+    with pytest.raises(InterruptedError):
+        next(found)
+    assert not multiprocessing.active_children()

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import torch
 
+from hgemm.bench.bursts import Call
 from hgemm.bench.machine import Machine
 from hgemm.bench.metrics import (
     CEILING,
@@ -38,7 +39,7 @@ CUBLAS = ("torch", "cublas", "cublaslt")
 class Yardstick:
     """A call that is timed like a contestant, and the work it does."""
 
-    call: Callable[[int], None]
+    call: Call
     flops: int
     bytes: int
     working_set: int = 0
@@ -119,11 +120,7 @@ def copy(machine: Machine) -> Yardstick:
     source = torch.randint(-(2**31), 2**31, (words,), dtype=torch.int32, device=machine.device, generator=generator)
     target = torch.empty_like(source)
     moved = 2 * 4 * words
-    return Yardstick(lambda index: void(torch.bitwise_not(source, out=target)), 0, moved, moved)
-
-
-def void(_: object) -> None:
-    """Drops a result that a call must not keep alive."""
+    return Yardstick(lambda index: torch.bitwise_not(source, out=target), 0, moved, moved)
 
 
 def collect(cases: Iterable[CaseResult]) -> list[Roof]:
