@@ -98,7 +98,8 @@ def test_layout_and_batch_are_part_of_the_name_and_the_plain_case_comes_first() 
     made_up = results(shapes=[SQUARES[1]] * 2)
     first, _ = made_up.cases
     first.layout, first.batch = "nt", 8
-    assert any(text.endswith("4096³, bf16") for text in texts(samples.draw(made_up, "bf16")))
+    for options in (Options(), Options(mnk=(4096, 4096, 4096))):
+        assert any(text.endswith("4096³, bf16") for text in texts(samples.draw(made_up, "bf16", options)))
     made_up.cases = [first]
     assert any("4096³, nt, batch 8, bf16" in text for text in texts(samples.draw(made_up, "bf16")))
 

@@ -93,6 +93,7 @@ def test_a_size_that_was_not_timed_leaves_a_gap() -> None:
 def test_products_of_one_weight_share_a_panel_over_m() -> None:
     figure = sizes.draw(model(), "bf16")
     assert len(figure.axes) == len(PROJECTIONS)
+    assert len({axes.get_ylim() for axes in figure.axes}) == 1
     written = texts(figure)
     for name, (N, K) in PROJECTIONS.items():
         assert name in written

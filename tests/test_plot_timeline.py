@@ -63,8 +63,18 @@ def test_throttled_samples_are_crosses_on_the_clock_and_counted() -> None:
     held = [at for t in timings for at, why in zip(t.at_s, t.clocks.throttle, strict=True) if why]
     assert sorted(crosses.get_xdata()) == sorted(held)
     assert f"{len(held)} of {sum(len(t.at_s) for t in timings)} samples ran while" in " ".join(texts(figure))
-    # What the control lost stays on the axis.
-    assert min(line(figure.axes[0], "D").get_ydata()) > figure.axes[0].get_ylim()[0]
+
+
+def test_the_axis_of_speed_holds_the_control_and_not_every_stray() -> None:
+    made_up = results(shapes=SQUARES)
+    rows = made_up.cases[0].rows
+    next(row.timing for row in rows if row.role == "control").samples_us[3] *= 1.25
+    figure = timeline.draw(with_cases(made_up, made_up.cases))
+    assert figure.axes[0].get_ylim()[0] < -20
+    next(row.timing for row in rows if row.role == "contestant").samples_us[3] *= 4
+    figure = timeline.draw(with_cases(made_up, made_up.cases))
+    assert figure.axes[0].get_ylim()[0] > -30
+    assert "1 beyond the axis of speed." in " ".join(texts(figure))
 
 
 def test_limits_of_the_board_are_dashed_lines_where_they_matter() -> None:

@@ -38,7 +38,7 @@ WHOLE_RUN = ("timeline",)
 
 FORMATS = ("svg", "png", "pdf")
 
-__all__ = ["FORMATS", "KINDS", "OPTIONS", "NothingToDraw", "Options", "draw", "save", "timed_dtypes"]
+__all__ = ["FORMATS", "KINDS", "OPTIONS", "WHOLE_RUN", "NothingToDraw", "Options", "draw", "save", "timed_dtypes"]
 
 
 def draw(

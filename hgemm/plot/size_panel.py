@@ -10,9 +10,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from hgemm.bench.metrics import CEILING, speed
+from hgemm.bench.metrics import CEILING, microseconds, speed
 from hgemm.bench.schema import CaseResult, Row
-from hgemm.bench.statistics import Summary, summarize
+from hgemm.bench.statistics import Summary
 from hgemm.plot import style
 from hgemm.plot.grouping import Entrant, Group, best_of_backends, by_configuration
 from hgemm.plot.placement import spread
@@ -59,8 +59,7 @@ class Scene:
 
 def measured(row: Row, unit: str) -> Summary:
     """TFLOPS of a row, or microseconds of the host's."""
-    assert row.timing is not None
-    return summarize(row.timing.samples_us) if unit == HOST else speed(row)
+    return microseconds(row) if unit == HOST else speed(row)
 
 
 def draw_panel(axes: Axes, panel: Group, scene: Scene, points: float) -> list[Entrant]:

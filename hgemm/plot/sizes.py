@@ -128,13 +128,19 @@ def _many(panels: Sequence[Group], scene: Scene, footer: float) -> Figure:
     figure = style.new_figure(top + lines * (head + tall) + sum(feet) + 0.1 + legend + footer)
     width = (style.WIDTH_INCHES - left - 0.15 - (columns - 1) * between) / columns
     low = figure.get_size_inches()[1] - top
+    shares: list[Axes] = []  # are compared with each other, and have one axis
     for row, feet_inches in zip(rows, feet, strict=True):
         low -= head + tall
         for column, panel in enumerate(row):
             axes = style.add_axes(figure, left + column * (width + between), low, width, tall)
             draw_panel(axes, panel, scene, 72 * width)
             _head(axes, panel, scene)
+            if scene.shares(panel):
+                shares.append(axes)
         low -= feet_inches
+    highest = max((axes.get_ylim()[1] for axes in shares), default=0.0)
+    for axes in shares:
+        axes.set_ylim(0, highest)
     _legend(figure, scene, footer)
     return figure
 

@@ -138,7 +138,7 @@ def _remark(samples: Sequence[Sample], untold: Sequence[str]) -> str:
     text = f"{held} of {len(samples)} samples ran while power or temperature held the clock down."
     reach = _reach(samples)
     if beyond := sum(abs(sample.speed) > reach for sample in samples):
-        text += f" {beyond} lie beyond the axis of speed."
+        text += f" {beyond} beyond the axis of speed."
     return text + (f" NVML did not tell the {' and the '.join(untold)}." if untold else "")
 
 
@@ -188,12 +188,11 @@ def _draw_limit(axes: Axes, values: Sequence[float], limit: float | None, name: 
             text,
             (1, limit),
             xycoords=axes.get_yaxis_transform(),
-            xytext=(-2, 2),
+            xytext=(-2, 4),
             textcoords="offset points",
             ha="right",
             fontsize=NAME_SIZE,
             color=style.MUTED,
-            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5},
         )
 
 
