@@ -6,6 +6,7 @@ TOOLS = {
     "check": "right or wrong: every backend, over ragged shapes, in arenas of NaN",
     "bench": "how fast: contestants interleaved in one run, with the ceilings of the device",
     "plot": "the charts of a results file",
+    "report": "one HTML page of results files: the answer, charts, tables, and the data themselves",
 }
 
 

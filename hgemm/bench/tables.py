@@ -69,18 +69,18 @@ def _cells(row: Row, ceiling: Row | None, torch_row: Row | None) -> list[str]:
     return [
         row.backend,
         row.config or "",
-        _figure(summary.median),
-        f"{_figure(summary.p5)} - {_figure(summary.p95)}",
+        figure(summary.median),
+        f"{figure(summary.p5)} - {figure(summary.p95)}",
         f"{row.timing.flops_per_call / summary.median * 1e-6:.1f}",
         f"{100 * share.median:.1f}" if share else "",
         f"{ratio.median:.3f}" if ratio and row.role == "contestant" else "",
         f"{error:.2g}" if error is not None else "",
         f"{clock:.0f}" if clock else "",
-        ", ".join(_remarks(row)),
+        ", ".join(remarks(row)),
     ]
 
 
-def _remarks(row: Row) -> list[str]:
+def remarks(row: Row) -> list[str]:
     assert row.timing is not None
     remarks = []
     if speed(row).noisy:
@@ -94,6 +94,6 @@ def _remarks(row: Row) -> list[str]:
     return remarks
 
 
-def _figure(tflops: float) -> str:
+def figure(tflops: float) -> str:
     """Three or four significant digits."""
     return f"{tflops:.0f}" if tflops >= 1000 else f"{tflops:.1f}" if tflops >= 10 else f"{tflops:.3g}"
