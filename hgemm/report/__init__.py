@@ -65,17 +65,18 @@ def render(sources: Sequence[Source], doing: Callable[[str], None] = lambda text
     sections = []
     for number, source in enumerate(sources, 1):
         doing(source.name)
+        winners = answer.winners(source.results)
         pictures, missing = charts.draw_all(source.results, f"s{number}", doing)
         sections.append(
             {
                 "id": f"s{number}",
                 "source": source,
                 "summary": facts.summary(source.results),
-                "sentences": answer.sentences(source.results),
-                "winners": tables.winners(source.results),
+                "sentences": answer.sentences(winners),
+                "winners": tables.winners(winners),
                 "charts": pictures,
                 "not_drawn": missing,
-                "cases": tables.cases(source.results),
+                "cases": tables.cases(winners),
                 "not_timed": tables.not_timed(source.results),
                 "roofs": tables.roofs(source.results),
                 "method": facts.method(source.results),

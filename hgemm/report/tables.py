@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hgemm import devices
@@ -78,10 +78,9 @@ def kind(case: CaseResult) -> str:
     return ", ".join(words)
 
 
-def winners(results: Results) -> Table:
+def winners(found: Sequence[answer.Winner]) -> Table:
     """The fastest contestant of each case."""
-    found = answer.winners(results)
-    device = _device_time(results)
+    device = _device_time(found)
     columns = [Column("M × N × K"), Column("Kind"), Column("Bound by"), Column("Fastest")]
     if device:
         columns.append(Column("TFLOPS", number=True))
@@ -99,7 +98,7 @@ def winners(results: Results) -> Table:
             Cell(winner.limit or ""),
             Cell(winner.row.backend, detail=winner.row.config or ""),
             *([Cell(figure(winner.speed.median), winner.speed.median)] if device else []),
-            _microseconds(winner.row),
+            _microseconds(winner.row, winner.speed.median),
             _ratio(winner.of_torch),
             *([_share(winner.of_ceiling, longest)] if device else []),
             Cell(", ".join(winner.level)),
@@ -108,14 +107,18 @@ def winners(results: Results) -> Table:
     return Table("The fastest contestant of each product", tuple(columns), tuple(lines))
 
 
-def cases(results: Results) -> list[CaseTable]:
+def cases(found: Sequence[answer.Winner]) -> list[CaseTable]:
     """Every case in which somebody was timed."""
-    device = _device_time(results)
-    found = []
-    for winner in answer.winners(results):
+    device = _device_time(found)
+    shown = []
+    for winner in found:
         case = winner.case
-        speed_text = f"{figure(winner.speed.median)} TFLOPS" if device else f"{_microseconds(winner.row).text} µs"
-        found.append(
+        speed_text = (
+            f"{figure(winner.speed.median)} TFLOPS"
+            if device
+            else f"{_microseconds(winner.row, winner.speed.median).text} µs"
+        )
+        shown.append(
             CaseTable(
                 product(case),
                 kind(case),
@@ -124,7 +127,7 @@ def cases(results: Results) -> list[CaseTable]:
                 _case(case, device),
             )
         )
-    return found
+    return shown
 
 
 def _case(case: CaseResult, device: bool) -> Table:
@@ -143,13 +146,13 @@ def _case(case: CaseResult, device: bool) -> Table:
         Column("Remarks"),
     ]
     ceiling, torch_row = find_row(case, CEILING, "roof"), find_row(case, "torch")
-    rows = sorted(timed_rows(case), key=lambda row: -speed(row).median)
-    roof = [ceiling] if device and ceiling is not None else []
-    longest = _longest(relative(row, ceiling) for row in rows)
+    speeds = sorted(((speed(row), row) for row in timed_rows(case)), key=lambda found: -found[0].median)
+    if device and ceiling is not None:
+        speeds.append((speed(ceiling), ceiling))
+    longest = _longest(relative(row, ceiling) for _, row in speeds)
     lines = []
-    for row in [*rows, *roof]:
+    for tera, row in speeds:
         assert row.timing is not None
-        tera = speed(row)
         clock = clock_mhz([row.timing])
         error = row.check.error_over_bound if row.check else None
         # What computes the product is the launch with the most threads; a split K adds a small one that sums up.
@@ -159,7 +162,7 @@ def _case(case: CaseResult, device: bool) -> Table:
             Cell(row.config or ""),
             *([Cell(figure(tera.median), tera.median)] if device else []),
             *([Cell(f"{figure(tera.p5)}–{figure(tera.p95)}", tera.p5)] if device else []),
-            _microseconds(row),
+            _microseconds(row, tera.median),
             _ratio(relative(row, torch_row)) if row.role == "contestant" else Cell(""),
             *([_share(relative(row, ceiling), longest)] if device else []),
             Cell("") if error is None else Cell(f"{error:.2g}", error),
@@ -240,18 +243,15 @@ def _words(case: CaseResult, winner: str) -> str:
     return " ".join([shape, product(case), kind(case), case.layout, winner]).lower()
 
 
-def _device_time(results: Results) -> bool:
+def _device_time(found: Iterable[answer.Winner]) -> bool:
     """Whether speed means the device's: the host's time for a call says nothing about a share of its limits."""
-    return all(row.timing.mode != "e2e" for row in _timed(results) if row.timing)
+    return all(winner.row.timing is not None and winner.row.timing.mode != "e2e" for winner in found)
 
 
-def _timed(results: Results) -> Iterable[Row]:
-    return (row for case in results.cases for row in timed_rows(case))
-
-
-def _microseconds(row: Row) -> Cell:
+def _microseconds(row: Row, tera: float) -> Cell:
+    """What a call takes at the median speed."""
     assert row.timing is not None
-    value = row.timing.flops_per_call / speed(row).median * 1e-6
+    value = row.timing.flops_per_call / tera * 1e-6
     return Cell(f"{value:.1f}", value)
 
 
