@@ -1,4 +1,4 @@
-"""The register-only mma.sync rate of a device: what no kernel of the study can exceed (see ceilings.cuh)."""
+"""What a device can do at most, measured by kernels that do one thing alone (see ceilings.cuh)."""
 
 from __future__ import annotations
 
@@ -11,48 +11,107 @@ from hgemm.cuda_kernels import build
 
 _TAGS = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
+L2_SHARE = 4
+"""The data that the L2 kernel reads are one part in so many of the L2; ceilings.cuh says why."""
 
-class MmaCeiling:
-    """Runs mma.sync m16n8k16 on registers alone, on every multiprocessor of a device.
 
-    `dtype` is torch.float16 or torch.bfloat16, accumulation is in float32, the operands are drawn from N(0, 1). Raises
-    hgemm.cuda_kernels.build.BuildError where the kernel cannot be compiled.
+class Ceiling:
+    """A kernel that does one thing on every multiprocessor of a device, as often as it is told to.
+
+    Attributes: ``data``, what it reads; ``sums``, int32, blocks x threads, what it leaves. Raises
+    hgemm.cuda_kernels.build.BuildError where it cannot be compiled.
     """
 
-    def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
-        self._library = _library(_TAGS[dtype])
-        self._device = device
-        self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
+    def __init__(self, name: str, device: torch.device, dtype: torch.dtype, data_bytes: int = 0) -> None:
+        """``name`` is among KERNELS. The data are N(0, 1) or, for torch.int32, random bits: as many whole tiles as
+        ``data_bytes`` hold, and one at least."""
+        self._name, self._device, self._library = name, device, _library(name)
+        self._tiles = max(1, data_bytes // self._library.hgemm_ceiling_tile_bytes())
+        size = self._tiles * self._library.hgemm_ceiling_tile_bytes() // dtype.itemsize
         generator = torch.Generator(device).manual_seed(0)
-        words = self._library.hgemm_ceiling_operand_words()
-        self._operands = torch.randn(2 * words, device=device, generator=generator).to(dtype)
-        self._sums = torch.empty(words, dtype=torch.int32, device=device)
+        if dtype is torch.int32:
+            self.data = torch.randint(-(2**31), 2**31, (size,), dtype=dtype, device=device, generator=generator)
+        else:
+            self.data = torch.randn(size, device=device, generator=generator).to(dtype)
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._blocks = multiprocessors * self._library.hgemm_ceiling_blocks_per_multiprocessor()
+        threads = self._library.hgemm_ceiling_threads()
+        self.sums = torch.zeros(self._blocks, threads, dtype=torch.int32, device=device)
 
-    def flops(self, iterations: int) -> int:
-        """Floating-point operations of one launch."""
-        return int(self._library.hgemm_ceiling_flops_per_block()) * self._blocks * iterations
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of ``data``."""
+        return self.data.nbytes
+
+    def work(self, iterations: int) -> int:
+        """Floating-point operations, or bytes read, of one launch."""
+        return int(self._library.hgemm_ceiling_work()) * self._blocks * iterations
 
     def launch(self, iterations: int) -> None:
         """Enqueues the kernel on the current stream of the device."""
         with torch.cuda.device(self._device):
             error = self._library.hgemm_ceiling_launch(
-                self._operands.data_ptr(),
-                self._sums.data_ptr(),
+                self.data.data_ptr(),
+                self._tiles,
+                self.sums.data_ptr(),
                 iterations,
                 self._blocks,
                 torch.cuda.current_stream(self._device).cuda_stream,
             )
         if error:
-            raise RuntimeError(f"the mma.sync ceiling: {error.decode()}")
+            raise RuntimeError(f"the kernel {self._name}: {error.decode()}")
+
+
+def mma_ceiling(dtype: torch.dtype, device: torch.device, accumulator: torch.dtype = torch.float32) -> Ceiling:
+    """mma.sync m16n8k16 on registers alone, in floating-point operations.
+
+    ``dtype`` is torch.float16 or torch.bfloat16; ``accumulator`` is torch.float32 or, with torch.float16 operands,
+    torch.float16.
+    """
+    if accumulator == torch.float32:
+        return Ceiling(f"mma_{_TAGS[dtype]}", device, dtype)
+    if (dtype, accumulator) != (torch.float16, torch.float16):
+        raise ValueError(f"mma.sync takes an accumulator in float16 with float16 operands alone, found {dtype}")
+    return Ceiling("mma_f16_f16", device, dtype)
+
+
+def l2_ceiling(device: torch.device) -> Ceiling:
+    """Reads answered by the L2, in bytes."""
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    return Ceiling("l2", device, torch.int32, l2_bytes // L2_SHARE)
+
+
+def shared_ceiling(device: torch.device) -> Ceiling:
+    """Reads of shared memory in 16-byte vectors without bank conflicts, in bytes."""
+    return Ceiling("shared", device, torch.int32)
+
+
+KERNELS = {
+    "mma_f16": "hgemm::MmaCeiling<hgemm::Float32Accumulator<hgemm::f16>>",
+    "mma_bf16": "hgemm::MmaCeiling<hgemm::Float32Accumulator<hgemm::bf16>>",
+    "mma_f16_f16": "hgemm::MmaCeiling<hgemm::Float16Accumulator>",
+    "l2": "hgemm::L2Ceiling",
+    "shared": "hgemm::SharedCeiling",
+}
+"""The kernels of ceilings.cuh."""
+
+
+def source(name: str) -> str:
+    """The translation unit of a kernel."""
+    return f'#include "ceilings.cuh"\nHGEMM_EXPORT_CEILING({KERNELS[name]})\n'
 
 
 @functools.cache
-def _library(tag: str) -> ctypes.CDLL:
-    text = f'#include "ceilings.cuh"\nHGEMM_EXPORT_CEILING(hgemm::{tag})\n'
-    library = ctypes.CDLL(str(build.build_library(f"ceiling_{tag}", text)))
-    library.hgemm_ceiling_flops_per_block.restype = ctypes.c_int64
-    library.hgemm_ceiling_operand_words.restype = ctypes.c_int64
-    library.hgemm_ceiling_launch.restype = ctypes.c_char_p
-    pointer = ctypes.c_void_p
-    library.hgemm_ceiling_launch.argtypes = [pointer, pointer, ctypes.c_int, ctypes.c_int, pointer]
+def _library(name: str) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(build.build_library(f"ceiling_{name}", source(name))))
+    declare(library)
     return library
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Tells ctypes the types of the functions that a kernel's library exports."""
+    library.hgemm_ceiling_tile_bytes.restype = ctypes.c_int64
+    library.hgemm_ceiling_work.restype = ctypes.c_int64
+    library.hgemm_ceiling_launch.restype = ctypes.c_char_p
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    library.hgemm_ceiling_launch.argtypes = [pointer, number, pointer, number, number, pointer]

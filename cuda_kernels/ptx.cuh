@@ -120,6 +120,14 @@ HGEMM_DEVICE uint32_t ld_global_b32(const void* address) {
   return value;
 }
 
+// One 16-byte load; `address` is 16-byte aligned. It is answered by L2 and never by L1.
+HGEMM_DEVICE void ld_global_v4(uint32_t (&value)[4], const void* address) {
+  asm volatile("ld.global.cg.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value[0]), "=r"(value[1]), "=r"(value[2]), "=r"(value[3])
+               : "l"(address)
+               : "memory");
+}
+
 // Stores the low 16 bits.
 HGEMM_DEVICE void st_global_b16(void* address, uint32_t value) {
   asm volatile("st.global.b16 [%0], %1;" ::"l"(address), "h"(static_cast<uint16_t>(value)) : "memory");
@@ -153,6 +161,13 @@ HGEMM_DEVICE void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], uint3
       "%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same with fp16 accumulation: d0 and d1 hold two elements each, of the upper and of the lower eight rows.
+HGEMM_DEVICE void mma_m16n8k16_f16_f16(uint32_t& d0, uint32_t& d1, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16 {%0, %1}, {%2, %3, %4, %5}, {%6, %7}, {%0, %1};"
+               : "+r"(d0), "+r"(d1)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // cvt.rn: two floats rounded to nearest even and packed, `low` into bits 0-15.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hgemm.backends import Backend, Properties
-from hgemm.bench.machine import Call, Sample
+from hgemm.bench.bursts import BurstTiming, Call, Sample
 from hgemm.bench.nvml import Reading
 from hgemm.bench.schema import Environment, Kernel
 
@@ -79,9 +79,12 @@ class FakeMachine:
         if self.broken:
             raise RuntimeError(self.broken)
 
-    def burst(self, call: Call, calls: int, *, ring: int = 1, host: bool = False) -> "FakeBurst":
+    def seconds(self, call: Call, calls: int, timing: BurstTiming = "device") -> float:
+        return FakeBurst(self, call, calls, timing).run().seconds
+
+    def burst(self, call: Call, calls: int, *, ring: int = 1, timing: BurstTiming = "device") -> "FakeBurst":
         self.bursts_opened += 1
-        return FakeBurst(self, call, -(-calls // ring) * ring, "wall" if host else "graph")
+        return FakeBurst(self, call, -(-calls // ring) * ring, timing)
 
     def kernels(self, call: Call) -> list[Kernel] | None:
         return [Kernel("kernel", 128, 0, 49152, 256, 1024)]
@@ -95,7 +98,11 @@ class FakeBurst:
     machine: FakeMachine
     call: Call
     calls: int
-    timer: Any
+    timing: BurstTiming
+
+    @property
+    def timer(self) -> Any:
+        return {"device": "graph", "cold": "events", "host": "wall"}[self.timing]
 
     def run(self) -> Sample:
         self.machine.on_burst()
@@ -103,19 +110,25 @@ class FakeBurst:
         for index in range(self.calls):
             self.call(index)
             self.machine.spend(BASE_SECONDS)
-        return Sample(began, (self.machine.time - began) / self.calls, self.machine.reading)
+        seconds = (self.machine.time - began) / self.calls
+        if self.timing == "host":  # the device takes as long again as the host
+            self.machine.spend(self.calls * seconds)
+            return Sample(began, seconds, self.machine.reading, 2 * seconds)
+        return Sample(began, seconds, self.machine.reading)
 
     def close(self) -> None:
         self.machine.bursts_closed += 1
 
 
 class FakeCeiling:
-    """One floating-point operation an iteration, 1e-6 s each beyond the base."""
+    """1e9 operations or bytes an iteration, 1e-6 s each beyond the base."""
+
+    data_bytes = 4096
 
     def __init__(self, machine: FakeMachine) -> None:
         self.machine = machine
 
-    def flops(self, iterations: int) -> int:
+    def work(self, iterations: int) -> int:
         return 10**9 * iterations
 
     def launch(self, iterations: int) -> None:

@@ -20,7 +20,7 @@ CASES = (Case(Shape(24, 16, 40)), Case(Shape(16, 24, 8), "fp16"))
 def run(machine: FakeMachine, *contestants, make_ceiling=None, **options) -> Outcome:
     backends = [backend("torch", product(machine, 1e-4)), *contestants]
     plan = Plan(CASES, ("*",), duty=DutyCycle(2.0, 1.0), **{"rounds": 3, **options})
-    make = make_ceiling or (lambda dtype, device: FakeCeiling(machine))
+    make = make_ceiling or (lambda limit, device: FakeCeiling(machine))
     return Bench(plan, machine, backends, verify, make_ceiling=make, control_size=16).run()
 
 
@@ -68,7 +68,7 @@ def test_an_element_that_nobody_writes_is_found_whatever_the_check_samples() -> 
         machine,
         backends,
         lambda a, b, c: Passed(),
-        make_ceiling=lambda dtype, device: FakeCeiling(machine),
+        make_ceiling=lambda limit, device: FakeCeiling(machine),
         control_size=16,
     )
     (row,) = rows(bench.run(), "forgets")
@@ -141,8 +141,8 @@ def test_a_crash_in_the_rounds_drops_samples_and_keeps_the_others() -> None:
     checked = product(machine)
 
     def crashes_in_the_second_round(a, b, out, config) -> None:
-        # Five take turns, and each is preceded by idle time.
-        if 5 < len(machine.slept) <= 10:
+        # Seven take turns, and each is preceded by idle time.
+        if 7 < len(machine.slept) <= 14:
             raise RuntimeError("late")
         checked(a, b, out, config)
 
@@ -178,7 +178,7 @@ def test_refusals_and_absences_become_rows_with_their_reasons() -> None:
 def test_without_a_ceiling_the_run_says_why_and_goes_on() -> None:
     machine = FakeMachine()
 
-    def no_compiler(dtype, device):
+    def no_compiler(limit, device):
         raise RuntimeError("no nvcc: install the toolkit")
 
     outcome = run(machine, make_ceiling=no_compiler)
@@ -208,7 +208,7 @@ def test_a_broken_device_ends_the_run_and_keeps_what_was_measured() -> None:
     assert json.loads(dumps(outcome.results))["run"]["complete"] is False
 
 
-@pytest.mark.parametrize("interrupted_at", [30, 400])
+@pytest.mark.parametrize("interrupted_at", [50, 400])
 def test_an_interrupt_keeps_what_was_measured(interrupted_at: int) -> None:
     machine = FakeMachine()
     bursts = 0
@@ -226,7 +226,7 @@ def test_an_interrupt_keeps_what_was_measured(interrupted_at: int) -> None:
     assert bursts == interrupted_at
     kept = [row.timing for case in outcome.results.cases for row in case.rows if row.timing]
     assert kept
-    # Each round takes 5 bursts; nobody lost more than the round that was interrupted.
+    # Each round takes 7 bursts; nobody lost more than the round that was interrupted.
     lengths = {
         len(times.samples_us) for case in outcome.results.cases[-1:] for times in [r.timing for r in case.rows] if times
     }

@@ -18,7 +18,7 @@ QUICK = ["--mnk", "64,32,48", "--rounds", "2", "--burst-ms", "0.5", "--idle-ms",
 
 @pytest.fixture(autouse=True)
 def small_control(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("hgemm.bench.measure.CONTROL_SIZE", 16)
+    monkeypatch.setattr("hgemm.bench.yardsticks.CONTROL_SIZE", 16)
     monkeypatch.chdir(tmp_path)
 
 
@@ -126,28 +126,6 @@ def test_a_bad_option_is_status_2_before_anything_runs(
     assert message in " ".join(capsys.readouterr().err.split())
     assert machine.bursts_opened == 0
     assert (tmp_path / "there.json").read_text() == "mine"
-
-
-def test_end_to_end_time_is_that_of_the_public_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = FakeMachine()
-    matmul = hgemm.matmul
-
-    def slow_matmul(*arguments, **keywords):
-        machine.spend(1e-3)
-        return matmul(*arguments, **keywords)
-
-    monkeypatch.setattr(hgemm, "matmul", slow_matmul)
-    status = main([*QUICK, "--backends", "torch", "--mode", "e2e", "--quiet", "--out", "run.json"], machine=machine)
-    assert status == 0
-    rows = {row.role: row for row in read(tmp_path / "run.json").cases[0].rows if row.backend == "torch"}
-    contestant, control = rows["contestant"].timing, rows["control"].timing
-    assert contestant is not None
-    assert control is not None
-    assert (contestant.mode, contestant.timer) == ("e2e", "wall")
-    assert contestant.samples_us == pytest.approx([1100.0] * 2)
-    # The control is the device's time in every mode, or runs in different modes could not be told apart from drift.
-    assert (control.mode, control.timer) == ("kernel", "graph")
-    assert control.samples_us == pytest.approx([100.0] * 2)
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,21 @@
-"""The device layer on a CUDA device: both timers agree, graphs hold what was captured, the driver names the kernels."""
+"""The device layer on a CUDA device: graphs hold what was captured, the driver names the kernels, hangs are found."""
 
 import time
+from pathlib import Path
 
 import pytest
 import torch
 
-from hgemm.bench.machine import LARGEST_GRAPH, CudaMachine, _EventBurst
+import hgemm
+from hgemm.bench.__main__ import main
+from hgemm.bench.bursts import IN_FLIGHT, LARGEST_GRAPH, ColdBurst, EventBurst
+from hgemm.bench.contestants import Choice, load
+from hgemm.bench.machine import FLUSHED, CudaMachine
+from hgemm.bench.metrics import label
+from hgemm.bench.preflight import Preflight
+from hgemm.bench.results import read
+from hgemm.bench.suites import Case, Shape
+from hgemm.bench.watchdog import Watchdog
 
 pytestmark = pytest.mark.gpu
 
@@ -78,7 +88,7 @@ def test_the_cost_of_launching_is_outside_the_measured_time(machine: CudaMachine
         time.sleep(200e-6)
         call(index)
 
-    burst = _EventBurst(machine, slow_to_launch, 32)
+    burst = EventBurst(machine, slow_to_launch, 32)
     # The device spins for longer than the 32 launches take, at a clock of 2 GHz or less.
     assert burst._spin_cycles > 2e9 * 32 * 200e-6
     burst.run()
@@ -114,3 +124,110 @@ def test_memory_comes_back_after_bursts(machine: CudaMachine, product) -> None:
         machine.burst(call, 200).close()
     machine.release()
     assert before - machine.free_bytes() < 64 << 20
+
+
+def test_a_cold_call_comes_after_a_flush_that_is_not_counted(
+    machine: CudaMachine, product, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, outs, expected = product
+    log: list[str] = []
+    flush = machine.flush
+    monkeypatch.setattr(machine, "flush", lambda: (log.append("flush"), flush()))
+    burst = machine.burst(lambda index: (log.append("call"), call(index)), 6, timing="cold")
+    assert isinstance(burst, ColdBurst)
+    for out in outs:
+        out.zero_()
+    log.clear()
+    sample = burst.run()
+    assert log == ["flush", "call"] * 6
+    assert all(torch.equal(out, expected) for out in outs)
+    # Six parts of a stretch of the stream, in which the flushes lie between them.
+    assert 0 < sample.seconds * burst.calls < burst._start.elapsed_time(burst._end) * 1e-3
+    buffer, total = machine._flush  # type: ignore[misc]
+    assert buffer.nbytes >= FLUSHED * machine.l2_bytes - 4
+    assert float(total) == 0
+
+
+def test_host_time_never_fills_the_launch_queue(machine: CudaMachine, product, monkeypatch: pytest.MonkeyPatch) -> None:
+    call, _, _ = product
+    in_flight = [0]
+    synchronize = machine.synchronize
+
+    def wait() -> None:
+        synchronize()
+        in_flight.append(0)
+
+    def counted(index: int) -> None:
+        in_flight[-1] += 1
+        call(index)
+
+    monkeypatch.setattr(machine, "synchronize", wait)
+    burst = machine.burst(counted, 2 * IN_FLIGHT + 10, timing="host")
+    sample = burst.run()
+    assert (burst.timer, max(in_flight), sum(in_flight)) == ("wall", IN_FLIGHT, burst.calls)
+    assert sample.finished is not None
+    assert 0 < sample.seconds <= sample.finished
+
+
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        (["--mnk", "3x256,128,192", "--layouts", "nt"], 1),
+        (["--mnk", "256,128,192", "--mode", "cold"], 1),
+        (["--mnk", "1,512,256", "--layouts", "nt"], 1),
+        (["--mnk", "256,256,256", "--mode", "e2e"], 2),
+    ],
+)
+def test_every_backend_is_checked_and_timed(options: list[str], rows: int, tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    how = ["--backends", "*:default", "--rounds", "2", "--burst-ms", "1", "--idle-ms", "0", "--quiet"]
+    assert main([*options, *how, "--out", str(out)]) == 0
+    (case,) = read(out).cases
+    timed = [label(row) for row in case.rows if row.role == "contestant" and row.status == "ok"]
+    assert timed.count("torch") == rows
+    assert len(timed) >= 3 * rows
+    assert {row.status for row in case.rows if row.role == "contestant"} <= {"ok", "refused", "unavailable"}
+
+
+CONTESTANTS = """
+import torch
+import hgemm
+
+def good(a, b, out, config):
+    torch.matmul(a, b, out=out)
+
+def spins(a, b, out, config):
+    torch.cuda._sleep(int(30e9))
+
+hgemm.register_backend("good", good)
+hgemm.register_backend("spins", spins)
+"""
+
+
+def test_a_kernel_that_spins_is_found_out_in_another_process(machine: CudaMachine, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(CONTESTANTS)
+    names = load(path)
+    preflight = Preflight(machine.device, [path], names, "own", 120.0)
+    case = Case(Shape(64, 64, 64))
+    good, spins = (Choice(hgemm.backends()[name], None) for name in names)
+    try:
+        assert preflight(good, case) is None
+        preflight._limit = 2.0  # the child has started
+        assert preflight(spins, case) == ("hangs", "did not end within 2 s in a process of its own")
+        preflight._limit = 120.0
+        assert preflight(good, case) is None
+    finally:
+        preflight.close()
+    machine.synchronize()
+
+
+def test_the_watchdog_sees_a_wait_for_the_device(machine: CudaMachine) -> None:
+    seen: list[bool] = []
+    with machine.activate():
+        done = torch.cuda.Event()
+        with Watchdog(0.4, lambda: seen.append(done.query())) as watchdog, watchdog.watch():
+            torch.cuda._sleep(int(6e9))  # some seconds
+            done.record()
+            machine.synchronize()
+    assert seen == [False]

@@ -49,11 +49,8 @@ def test_ldmatrix(emulated, cases, name):
     assert np.array_equal(cases[name].decode(emulated[name]).view(np.uint16).reshape(32, 4, 2), expected)
 
 
-@pytest.mark.parametrize("kind", ["integers", "real"])
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
-def test_mma(emulated, cases, dtype, kind):
-    name = f"mma_{dtype} {kind}"
-    words = cases[name].given
+def exact_product(words, dtype):
+    """Of the operands and the accumulator that an mma case is given, four elements a lane."""
     halves = words[:256].view(np.uint16)
     bits = halves.astype(np.uint32) << 16
     values = (halves.view(np.float16).astype(np.float64) if dtype == "f16" else bits.view(np.float32)).astype(
@@ -69,15 +66,28 @@ def test_mma(emulated, cases, dtype, kind):
                 a[row, k + i] = registers_a[lane, register, i]
             b[2 * t + i, g], b[2 * t + 8 + i, g] = registers_b[lane, 0, i], registers_b[lane, 1, i]
             sums[g, 2 * t + i], sums[g + 8, 2 * t + i] = d[lane, i], d[lane, 2 + i]
-    expected = a @ b + sums
-    found = cases[name].decode(emulated[name]).view(np.float32).reshape(32, 4)
-    for lane in range(32):
-        g, t = divmod(lane, 4)
-        exact = [expected[g, 2 * t], expected[g, 2 * t + 1], expected[g + 8, 2 * t], expected[g + 8, 2 * t + 1]]
-        if kind == "integers":
-            assert found[lane].tolist() == exact
-        else:
-            assert np.allclose(found[lane], exact, rtol=0, atol=17 * 17 * 2.0**-24)
+    # Rows g and g + 8, columns 2t and the next.
+    return (a @ b + sums).reshape(2, 8, 4, 2).transpose(1, 2, 0, 3).reshape(32, 4)
+
+
+@pytest.mark.parametrize("kind", ["integers", "real"])
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_mma(emulated, cases, dtype, kind):
+    case = cases[f"mma_{dtype} {kind}"]
+    found, expected = case.decode(emulated[case.name]).view(np.float32), exact_product(case.given, dtype).ravel()
+    if kind == "integers":
+        assert np.array_equal(found, expected)
+    else:
+        assert np.allclose(found, expected, rtol=0, atol=17 * 17 * 2.0**-24)
+
+
+def test_mma_with_fp16_accumulation(emulated, cases):
+    case = cases["mma_f16_f16 integers"]
+    found = case.decode(emulated[case.name]).view(np.float16).reshape(32, 2, 4)
+    expected = exact_product(case.given, "f16")
+    assert np.abs(expected).max() <= 2048  # where every integer is an fp16 number
+    assert np.array_equal(found[:, 0], expected)  # the two registers, written twice
+    assert np.array_equal(found[:, 1], expected)
 
 
 @pytest.mark.parametrize("size", [16, 8, 4])

@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import random
 from pathlib import Path
+from typing import get_args
 
 import matplotlib.pyplot as plt
 import pytest
@@ -12,7 +13,7 @@ from made_up_results import RAGGED, SERIES, SQUARES, results, row, timing
 
 from hgemm.bench.metrics import CEILING, COPY
 from hgemm.bench.results import write
-from hgemm.bench.schema import Results, Roof, Row, Timing
+from hgemm.bench.schema import Mode, Results, Roof, Row, Timing
 from hgemm.plot import KINDS, NothingToDraw
 from hgemm.report import read, render
 
@@ -91,7 +92,7 @@ def test_the_answer_is_the_fastest_with_its_ratio_share_and_equals(tmp_path: Pat
         "Bound by": "compute",
         "Fastest": "cuda_tma128x128x64_s3_w64x32",
         "TFLOPS": "100.0",
-        "µs": "20.0",
+        "µs": "20.00",
         "× torch (95% interval)": "2.000 (2.000–2.000)",
         "Of mma.sync": "50.0%",
         "Within 1% of it": "triton",
@@ -142,7 +143,7 @@ def test_the_table_of_a_case_has_everybody_fastest_first_and_the_ceiling_below(t
         "Configuration": "128x128x64_s3_w64x32",
         "TFLOPS": "100.0",
         "5%–95%": "82.0–118.0",
-        "µs": "20.0",
+        "µs": "20.00",
         "× torch (95% interval)": "2.000 (2.000–2.000)",
         "Of mma.sync": "50.0%",
         "Error / bound": "0.31",
@@ -177,15 +178,44 @@ def test_batches_labels_and_layouts_tell_cases_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_charts")
-def test_time_on_the_host_is_no_share_of_the_device(tmp_path: Path) -> None:
-    measured = hand_made(
-        *(dataclasses.replace(each, timing=dataclasses.replace(each.timing, mode="e2e")) for each in THREE)
-    )
-    # A chart of such times is the plots' affair.
+def test_time_on_the_host_is_no_share_of_the_device_and_like_is_compared_with_like(tmp_path: Path) -> None:
+    rows = []
+    for each in THREE:
+        assert each.timing is not None
+        host = dataclasses.replace(each.timing, mode="e2e", finished_us=[30.0, 31.0, 35.0])
+        # Whoever allocates takes four times as long, but torch 2.5 times.
+        slower = 2.5 if each.backend == "torch" else 4
+        slow = dataclasses.replace(host, samples_us=[slower * time for time in host.samples_us])
+        rows += [dataclasses.replace(each, timing=host)]
+        rows += [dataclasses.replace(each, timing=slow, allocates=True)]
+    refused = Row("contestant", "cublas", None, "refused", "no")
+    measured = hand_made(*rows, refused, dataclasses.replace(refused, allocates=True))
     page = page_of(measured, tmp_path)
     assert not {"TFLOPS", "Of mma.sync"} & {heading for lines in page.tables.values() for heading in lines[0]}
-    assert page.tables[FASTEST][1][4] == "20.0"
-    assert "Time is the host's for one call" in page.text
+    assert page.tables[FASTEST][1][3:6] == ["cuda_tma128x128x64_s3_w64x32", "20.00", "2.000 (2.000–2.000)"]
+    assert page.tables[FASTEST][1][-1] == "triton"
+    (name,) = (caption for caption in page.tables if caption.startswith("1000 × 1000 × 1000, bf16"))
+    assert [(line[0], *line[2:6]) for line in page.tables[name][1:]] == [
+        ("cuda_tma", "into out=", "20.00", "31.00", "2.000 (2.000–2.000)"),
+        ("triton", "into out=", "20.10", "31.00", "1.990 (1.990–1.990)"),
+        ("torch", "into out=", "40.00", "31.00", "1.000 (1.000–1.000)"),
+        ("cuda_tma", "allocated", "80.00", "31.00", "1.250 (1.250–1.250)"),
+        ("triton", "allocated", "80.40", "31.00", "1.244 (1.244–1.244)"),
+        ("torch", "allocated", "100.0", "31.00", "1.000 (1.000–1.000)"),
+    ]
+    assert len(page.tables[NOT_TIMED]) == 2
+    assert "Time is the host's to issue one call" in page.text
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+@pytest.mark.usefixtures("without_charts")
+def test_every_mode_is_explained(mode: Mode, tmp_path: Path) -> None:
+    rows = [dataclasses.replace(each, timing=dataclasses.replace(each.timing, mode=mode)) for each in THREE]
+    if mode == "e2e":
+        rows = [
+            dataclasses.replace(each, timing=dataclasses.replace(each.timing, finished_us=[30.0] * 3)) for each in rows
+        ]
+    assert page_of(hand_made(*rows), tmp_path).text.count("Time is the ") == 1
 
 
 def test_every_kind_of_chart_is_there_or_its_absence_is_explained(whole: str, tmp_path: Path) -> None:

@@ -64,6 +64,24 @@ mma(const uint32_t* in, uint32_t* out) {
   ptx::st_global_v4(out + lane * 4, d.bits);
 }
 
+// The same with the accumulator rounded to fp16.
+HGEMM_KERNEL(32, 1)
+mma_f16_f16(const uint32_t* in, uint32_t* out) {
+  const uint32_t lane = ptx::lane_index();
+  uint32_t a[4], b[4];
+  union {
+    uint32_t bits[4];
+    float value[4];
+  } d;
+  ptx::ld_global_v4(a, in + lane * 4);
+  ptx::ld_global_v4(b, in + 128 + lane * 4);
+  ptx::ld_global_v4(d.bits, in + 256 + lane * 4);
+  uint32_t d0 = ptx::pack_f16(d.value[0], d.value[1]), d1 = ptx::pack_f16(d.value[2], d.value[3]);
+  ptx::mma_m16n8k16_f16_f16(d0, d1, a, b[0], b[1]);
+  const uint32_t packed[4] = {d0, d1, d0, d1};
+  ptx::st_global_v4(out + lane * 4, packed);
+}
+
 // Four floats a lane become two packed words of each type.
 HGEMM_KERNEL(32, 1)
 pack(const uint32_t* in, uint32_t* out) {
@@ -141,6 +159,8 @@ const char* golden_instruction(int which, const uint32_t* in, uint32_t* out) {
       return hgemm::launch<zero_fill<8>>(1, 32, 1024, nullptr, in, out);
     case 7:
       return hgemm::launch<zero_fill<4>>(1, 32, 1024, nullptr, in, out);
+    case 8:
+      return hgemm::launch<mma_f16_f16>(1, 32, 1024, nullptr, in, out);
     default:
       return "no such instruction";
   }

@@ -71,7 +71,8 @@ std::string counters_json(const Counters& counters) {
   const auto global = [](const OperationCounter& counter) { return counter.global_bytes; };
   const auto conflicts = [](const OperationCounter& counter) { return counter.extra_wavefronts; };
   return object(
-      {field("mma", executed(counters[Operation::mma_m16n8k16_f16]) + executed(counters[Operation::mma_m16n8k16_bf16])),
+      {field("mma", executed(counters[Operation::mma_m16n8k16_f16]) + executed(counters[Operation::mma_m16n8k16_bf16]) +
+                        executed(counters[Operation::mma_m16n8k16_f16_f16])),
        field("ldmatrix", executed(counters[Operation::ldmatrix_x4]) + executed(counters[Operation::ldmatrix_x4_trans])),
        field("executed", by_operation(counters, executed, executed)),
        field("bank_conflicts", by_operation(counters, conflicts, shared)),

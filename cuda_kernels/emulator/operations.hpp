@@ -22,7 +22,7 @@ inline bool same_line(const Site& a, const Site& b) {
   X(st_shared_b32) X(st_shared_v4) X(ld_shared_v4) X(ldmatrix_x4) X(ldmatrix_x4_trans) X(stmatrix_x4)   \
   X(ld_global_b16) X(ld_global_b32) X(ld_global_v4) X(st_global_b16) X(st_global_b32) X(st_global_v4)   \
   X(ld_acquire_gpu) X(st_release_gpu) X(atomic_add_acq_rel_gpu)                                         \
-  X(mma_m16n8k16_f16) X(mma_m16n8k16_bf16)                                                              \
+  X(mma_m16n8k16_f16) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16_f16)                                      \
   X(cp_async) X(cp_async_wait_group)                                                                    \
   X(mbarrier_init) X(fence_mbarrier_init) X(mbarrier_arrive) X(mbarrier_arrive_pending)                 \
   X(mbarrier_arrive_expect_tx) X(mbarrier_wait_parity)                                                  \

@@ -67,6 +67,8 @@ uint32_t atomic_add_acq_rel_gpu(uint32_t* address, uint32_t value, Site site = S
 // ---- matrix product ----
 void mma_m16n8k16_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Site site = Site::current());
 void mma_m16n8k16_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, Site site = Site::current());
+void mma_m16n8k16_f16_f16(uint32_t& d0, uint32_t& d1, const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                          Site site = Site::current());
 uint32_t pack_f16(float low, float high);
 uint32_t pack_bf16(float low, float high);
 

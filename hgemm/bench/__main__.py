@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,116 +15,101 @@ from rich.console import Console
 
 import hgemm
 from hgemm import check
-from hgemm.bench.contestants import DEFAULT_PATTERNS, check_patterns, load
+from hgemm.bench.contestants import check_patterns, load
+from hgemm.bench.environment import sources_digest, torch_flags
 from hgemm.bench.machine import CudaMachine, Machine
-from hgemm.bench.measure import Bench, Options, Outcome
-from hgemm.bench.plan import MODES, DutyCycle, Plan
+from hgemm.bench.measure import Bench, Options, Outcome, end_process
+from hgemm.bench.options import SHARE, parser, plan_of, recorded, restored
+from hgemm.bench.plan import Plan
+from hgemm.bench.preflight import Preflight
+from hgemm.bench.prepare import never
 from hgemm.bench.progress import TerminalObserver
-from hgemm.bench.results import ResultsError, dumps, write
+from hgemm.bench.results import ResultsError, dumps, read, write
+from hgemm.bench.resume import Previous, nothing_before, resume
 from hgemm.bench.schema import Results
-from hgemm.bench.suites import DISTRIBUTIONS, DTYPES, LAYOUTS, SUITES, Shape, cases
-from hgemm.bench.tables import TABLE_WIDTH, print_roofs
+from hgemm.bench.spreadsheet import csv_text
+from hgemm.bench.tables import TABLE_WIDTH, markdown, print_case, print_roofs
 
 NO_GPU = (
     "python -m hgemm.bench needs a CUDA GPU, and torch sees none; "
-    "`python -m hgemm.plot` draws the measurements that come with the package"
+    "`python -m hgemm.plot` draws the measurements that come with the package, "
+    "`python -m hgemm.bench --from FILE` shows a results file"
 )
 
-EPILOG = """Exit status: 0, or 1 if a contestant computed a wrong product or broke the device, 2 for a usage error or no
-GPU, 130 after Ctrl-C (what was measured until then is kept). Every contestant is checked before it is timed; nothing
-changes a clock or a power limit. Results go to --out, by default hgemm-bench-GPU-TIME.json in the current folder."""
-
-
-def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser("python -m hgemm.bench", description=__doc__, epilog=EPILOG)
-    what = parse.add_argument_group("what is measured")
-    what.add_argument("--suite", choices=list(SUITES), help="a named list of shapes (default: quick)")
-    what.add_argument("--mnk", type=_shape, nargs="+", metavar="M,N,K", help="shapes, instead of a suite or with it")
-    what.add_argument(
-        "--dtypes", type=_names(DTYPES, "dtype"), default=("bf16",), metavar="bf16,fp16", help="(default: bf16)"
-    )
-    what.add_argument(
-        "--layouts",
-        type=_names(LAYOUTS, "layout"),
-        default=("nn",),
-        metavar="nn,nt",
-        help="of a and b: n row-major, t column-major (default: nn)",
-    )
-    what.add_argument(
-        "--backends",
-        nargs="+",
-        metavar="PATTERN",
-        default=list(DEFAULT_PATTERNS),
-        help=f"NAME, NAME:CONFIG or NAME:default, with * and ? (default: {' '.join(DEFAULT_PATTERNS)})",
-    )
-    what.add_argument(
-        "--contestant",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="a Python file that calls hgemm.register_backend: what it registers takes part",
-    )
-    what.add_argument("--data", choices=DISTRIBUTIONS, default="normal", help="entries of A and B; zeros are a control")
-    what.add_argument("--seed", type=int, default=0, help="of the operands and of the order (default: 0)")
-    how = parse.add_argument_group("how")
-    how.add_argument(
-        "--mode",
-        choices=MODES,
-        default="rotating",
-        help="rotating: device time, operands rotate through 3x the L2 (default); kernel: the same operands; "
-        "e2e: hgemm.matmul by the host's clock",
-    )
-    how.add_argument("--burst-ms", type=float, metavar="MS", help="length of a burst (default: 8; sustained: 250)")
-    how.add_argument("--idle-ms", type=float, metavar="MS", help="idle before each burst (default: 20)")
-    how.add_argument("--sustained", action="store_true", help="no idle, each timed burst after an untimed one")
-    how.add_argument("--rounds", type=int, default=7, help="samples a contestant (default: 7)")
-    how.add_argument("--budget", type=float, metavar="MINUTES", help="begin no round after this long")
-    how.add_argument(
-        "--tune-cublaslt",
-        action="store_true",
-        help="before each case, let cublaslt try the algorithms it proposes and keep the fastest: the fair baseline",
-    )
-    output = parse.add_argument_group("output")
-    output.add_argument("--out", type=Path, metavar="FILE", help="results file; an existing one is not overwritten")
-    output.add_argument("--json", action="store_true", help="print the results as JSON, and store them only with --out")
-    output.add_argument("--quiet", action="store_true", help="no tables, no progress")
-    return parse
+STDOUT = "-"
 
 
 def main(argv: list[str] | None = None, machine: Machine | None = None, console: Console | None = None) -> int:
     """Runs the command line and returns the exit status.
 
     ``machine`` stands for the CUDA device in tests; ``console`` is where tables and progress go, by default stdout, or
-    stderr with ``--json``.
+    stderr where something else is printed there.
     """
+    arguments = sys.argv[1:] if argv is None else argv
+    if arguments[:1] == ["compare"]:
+        from hgemm.bench.compare import main as compare
+
+        return int(compare(arguments[1:]))
     parse = parser()
-    options = parse.parse_args(argv)
-    if machine is None and not torch.cuda.is_available():
-        print(NO_GPU, file=sys.stderr)
-        return 2
-    if options.out and options.out.exists():
-        parse.error(f"{options.out} exists and would be overwritten; name another file or remove it")
-    if options.out and not options.out.resolve().parent.is_dir():
-        parse.error(f"the folder of {options.out} does not exist")
+    options = parse.parse_args(arguments)
     try:
-        for path in options.contestant:
-            options.backends = [*options.backends, *load(path)]
-        plan = _plan(options)
+        parse, options, stored = _with_defaults(parse, options, arguments)
+        _check_paths(options)
+        if options.source:
+            return _show(read(options.source), options, _console(options, console))
+        if stored is not None and stored.run.complete:
+            _console(options, console).print(f"{options.resume} is complete: nothing is left to measure")
+            return 0
+        if machine is None and not torch.cuda.is_available():
+            print(NO_GPU, file=sys.stderr)
+            return 2
+        own = [name for path in options.contestant for name in load(path)]
+        options.backends = list(dict.fromkeys([*options.backends, *own]))
+        machine = machine or CudaMachine()
+        previous = nothing_before() if stored is None else _previous(stored, options, machine)
+        plan = plan_of(options)
         check_patterns(plan.patterns, hgemm.backends())
     except ValueError as error:
         parse.error(str(error))
-    console = console or Console(stderr=options.json, quiet=options.quiet)
-    if not console.is_terminal:
-        console.width = max(console.width, TABLE_WIDTH)
-    machine = machine or CudaMachine()
-    out = options.out or (None if options.json else default_path(machine.environment().gpu, Path.cwd()))
-    outcome = measure(plan, console, out, machine=machine, options=_recorded(options), tables=not options.quiet)
-    if options.json:
-        sys.stdout.write(dumps(outcome.results))
-    if out and out.exists():
-        console.print(f"results: {out}", highlight=False, soft_wrap=True)
-    return _status(outcome)
+    console = _console(options, console)
+    out = options.out or options.resume
+    if out is None and not _prints(options):
+        out = default_path(machine.environment().gpu, Path.cwd())
+
+    def deliver(outcome: Outcome) -> int:
+        _deliver(outcome.results, options, console)
+        if out and out.exists():
+            console.print(f"results: {out}", highlight=False, soft_wrap=True)
+        status = _status(outcome)
+        if options.share and outcome.results.cases:
+            _print_next_steps(console, out, outcome)
+        return status
+
+    def abandon(outcome: Outcome) -> None:
+        status = 1
+        try:
+            status = deliver(outcome)
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(status)  # an orderly exit would wait for the device
+
+    preflight = Preflight(machine.device, options.contestant, own, options.preflight, options.limit)
+    try:
+        outcome = measure(
+            plan,
+            console,
+            out,
+            machine=machine,
+            options=previous.run.options if previous.run else recorded(options),
+            tables=not options.quiet,
+            previous=previous,
+            preflight=preflight,
+            abandon=abandon,
+        )
+    finally:
+        preflight.close()
+    return deliver(outcome)
 
 
 def measure(
@@ -134,6 +120,9 @@ def measure(
     machine: Machine,
     options: Options | None = None,
     tables: bool = True,
+    previous: Previous | None = None,
+    preflight: Preflight | None = None,
+    abandon: Callable[[Outcome], None] = end_process,
 ) -> Outcome:
     """Runs a plan with progress, tables and roofs on ``console``; stores every case in ``out`` as soon as it ends."""
 
@@ -142,7 +131,17 @@ def measure(
             write(results, out)
 
     with TerminalObserver(console, tables=tables, on_case=store) as observer:
-        outcome = Bench(plan, machine, hgemm.backends(), check.verify, options or {}, observer).run()
+        outcome = Bench(
+            plan,
+            machine,
+            hgemm.backends(),
+            check.verify,
+            options or {},
+            observer,
+            preflight or never,
+            previous or nothing_before(),
+            abandon,
+        ).run()
     if outcome.results.cases:
         store(outcome.results)
     if tables:
@@ -156,80 +155,106 @@ def default_path(gpu: str, folder: Path) -> Path:
     return folder / f"hgemm-bench-{slug}-{datetime.datetime.now(datetime.UTC):%Y%m%dT%H%M%SZ}.json"
 
 
+def _with_defaults(
+    parse: argparse.ArgumentParser, options: argparse.Namespace, arguments: list[str]
+) -> tuple[argparse.ArgumentParser, argparse.Namespace, Results | None]:
+    """The options again, with what --resume or --share has for defaults; and the file to be resumed."""
+    stored = None
+    if options.resume:
+        stored = read(options.resume)
+        try:
+            parse = parser(restored(stored.run.options))
+        except (KeyError, ValueError, TypeError) as error:
+            raise ValueError(f"--resume {options.resume}: its options are those of another release ({error})") from None
+        options = parse.parse_args(arguments)
+    elif options.share and not (options.mnk or options.shapes):
+        parse = parser(SHARE)
+        options = parse.parse_args(arguments)
+    return parse, options, stored
+
+
+def _previous(stored: Results, options: argparse.Namespace, machine: Machine) -> Previous:
+    try:
+        return resume(stored, recorded(options), machine.environment(), torch_flags(), sources_digest())
+    except ResultsError as error:
+        raise ValueError(f"--resume {options.resume}: {error}") from None
+
+
+def _check_paths(options: argparse.Namespace) -> None:
+    """Raises ValueError for files that cannot be written, or would be lost, and for outputs that exclude each other."""
+    chosen = [f"--{name}" for name in ("resume", "source", "out") if getattr(options, name)]
+    if len(chosen) > 1:
+        chosen = [name.replace("source", "from") for name in chosen]
+        raise ValueError(
+            f"{' and '.join(chosen)} exclude each other: --resume goes on in its file, --from stores nothing"
+        )
+    printed = [name for name in ("json", "csv", "markdown") if getattr(options, name) in (True, STDOUT)]
+    if len(printed) > 1:
+        raise ValueError(f"only one of --{', --'.join(printed)} can be printed; name a file for the others")
+    if options.share and (options.contestant or options.json):
+        other = "--contestant" if options.contestant else "--json"
+        raise ValueError(f"--share writes one file of the package's own kernels; leave out {other}")
+    for path in (options.out, *(Path(name) for name in (options.csv, options.markdown) if name and name != STDOUT)):
+        if path and path.exists():
+            raise ValueError(f"{path} exists and would be overwritten; name another file or remove it")
+        if path and not path.resolve().parent.is_dir():
+            raise ValueError(f"the folder of {path} does not exist")
+
+
+def _prints(options: argparse.Namespace) -> bool:
+    """Whether stdout is for something other than tables."""
+    return bool(options.json) or STDOUT in (options.csv, options.markdown)
+
+
+def _console(options: argparse.Namespace, console: Console | None) -> Console:
+    console = console or Console(stderr=_prints(options), quiet=options.quiet)
+    if not console.is_terminal:
+        console.width = max(console.width, TABLE_WIDTH)
+    return console
+
+
+def _show(results: Results, options: argparse.Namespace, console: Console) -> int:
+    if not _prints(options):
+        for case in results.cases:
+            print_case(console, case)
+        print_roofs(console, results)
+    _deliver(results, options, console)
+    return 0
+
+
+def _deliver(results: Results, options: argparse.Namespace, console: Console) -> None:
+    """Prints and writes what was asked for beside the results file."""
+    if options.json:
+        sys.stdout.write(dumps(results))
+    for name, render in (("csv", csv_text), ("markdown", markdown)):
+        where = getattr(options, name)
+        if where == STDOUT:
+            sys.stdout.write(render(results))
+        elif where:
+            Path(where).write_text(render(results), encoding="utf-8")
+            console.print(f"{name}: {where}", highlight=False, soft_wrap=True)
+
+
 def _status(outcome: Outcome) -> int:
     if outcome.stopped:
         print(f"hgemm.bench ended early: {outcome.stopped}", file=sys.stderr)
     if outcome.interrupted:
         return 130
-    wrong = any(row.status == "wrong" for case in outcome.results.cases for row in case.rows)
-    return 1 if wrong or outcome.lost else 0
+    bad = any(row.status in ("wrong", "hangs") for case in outcome.results.cases for row in case.rows)
+    return 1 if bad or outcome.lost or outcome.full else 0
 
 
-def _plan(options: argparse.Namespace) -> Plan:
-    shapes = SUITES[options.suite] if options.suite else () if options.mnk else SUITES["quick"]
-    duty = DutyCycle.sustained() if options.sustained else DutyCycle()
-    if options.sustained and options.idle_ms:
-        raise ValueError(f"--sustained means no idle, found --idle-ms {options.idle_ms:g}; leave one of them out")
-    return Plan(
-        cases=cases(
-            (*shapes, *(options.mnk or ())),
-            options.dtypes,
-            layouts=options.layouts,
-            distribution=options.data,
-            seed=options.seed,
-        ),
-        patterns=tuple(options.backends),
-        mode=options.mode,
-        duty=DutyCycle(
-            duty.burst_ms if options.burst_ms is None else options.burst_ms,
-            duty.idle_ms if options.idle_ms is None else options.idle_ms,
-            duty.lead_in_bursts,
-        ),
-        rounds=options.rounds,
-        seed=options.seed,
-        tune_cublaslt=options.tune_cublaslt,
-        budget_s=None if options.budget is None else 60 * options.budget,
-    )
-
-
-def _recorded(options: argparse.Namespace) -> Options:
-    """The options as a results file keeps them: what was measured and how, and not where it was stored."""
-    return {
-        "suite": options.suite or (None if options.mnk else "quick"),
-        "mnk": [f"{shape.M},{shape.N},{shape.K}" for shape in options.mnk or ()],
-        "dtypes": list(options.dtypes),
-        "layouts": list(options.layouts),
-        "backends": list(options.backends),
-        "data": options.data,
-        "seed": options.seed,
-        "mode": options.mode,
-        "burst_ms": options.burst_ms,
-        "idle_ms": options.idle_ms,
-        "sustained": options.sustained,
-        "rounds": options.rounds,
-        "tune_cublaslt": options.tune_cublaslt,
-        "budget_minutes": options.budget,
-    }
-
-
-def _shape(text: str) -> Shape:
-    try:
-        return Shape.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _names(known: Iterable[str], what: str) -> Callable[[str], tuple[str, ...]]:
-    """Reads names that are separated by commas."""
-
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(dict.fromkeys(text.split(",")))
-        for name in names:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"a {what} is one of {', '.join(known)}, found {name!r}")
-        return names
-
-    return parse
+def _print_next_steps(console: Console, out: Path | None, outcome: Outcome) -> None:
+    gpu = outcome.results.env.gpu
+    steps = [
+        "The file holds the GPU's model and limits, versions, clocks and samples; no host name, user name or path.",
+        f'To share it, open an issue called "Results: {gpu}" in the project\'s tracker and attach it, or add it under '
+        "plots/results/ in a pull request; CONTRIBUTING.md says how it becomes a row of the study.",
+    ]
+    if outcome.stopped:
+        steps.insert(0, f"Not everything was measured; `python -m hgemm.bench --resume {out} --share` goes on.")
+    for step in steps:
+        console.print(step, highlight=False, markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import fnmatch
 import runpy
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 import hgemm
-from hgemm.backends import Backend
+from hgemm.backends import TORCH, Backend
+from hgemm.bench.bursts import Call
 from hgemm.bench.operands import Operands, OperandSet
 from hgemm.bench.schema import Status
 from hgemm.problem import Problem
@@ -36,7 +39,7 @@ class Choice:
             return "refused", reason
         return None
 
-    def kernel_call(self, operands: Operands) -> Callable[[int], None]:
+    def kernel_call(self, operands: Operands) -> Call:
         """Runs the backend's kernel alone on set ``i % len(operands)``; its arguments have been checked once."""
         run, config, sets = self.backend.run, self.config, operands.sets
 
@@ -46,15 +49,20 @@ class Choice:
 
         return call
 
-    def user_call(self, operands: Operands) -> Callable[[int], None]:
-        """The whole of ``hgemm.matmul`` on set ``i % len(operands)``, as a user's program pays for it."""
-        name, config, sets = self.backend.name, self.config, operands.sets
+    def user_call(self, operands: Operands, *, allocates: bool) -> Call:
+        """The whole of ``hgemm.matmul`` as a user's program pays for it, without ``out=`` if it ``allocates``.
 
-        def call(index: int) -> None:
-            s: OperandSet = sets[index % len(sets)]
-            hgemm.matmul(s.a, s.b, backend=name, config=config, out=s.out)
-
-        return call
+        For the backend torch it is ``torch.matmul`` itself, which is the yardstick of what a call costs. It returns the
+        product.
+        """
+        name, config = self.backend.name, self.config
+        first = operands.sets[0]
+        a, b, out = first.a, first.b, first.out
+        if name == TORCH:
+            return (lambda index: torch.matmul(a, b)) if allocates else (lambda index: torch.matmul(a, b, out=out))
+        if allocates:
+            return lambda index: hgemm.matmul(a, b, backend=name, config=config)
+        return lambda index: hgemm.matmul(a, b, backend=name, config=config, out=out)
 
 
 def load(path: Path) -> list[str]:

@@ -4,28 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import functools
+import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 
 from hgemm.backends import Backend
 from hgemm.bench import roofs
+from hgemm.bench.bursts import Sample
 from hgemm.bench.contestants import Choice, choose
 from hgemm.bench.environment import revision, scrub, sources_digest, torch_flags
-from hgemm.bench.machine import Machine, Sample
-from hgemm.bench.metrics import CEILING, COPY
-from hgemm.bench.operands import Operands
+from hgemm.bench.machine import Machine
+from hgemm.bench.metrics import label
+from hgemm.bench.operands import Operands, rotation
 from hgemm.bench.plan import Plan
-from hgemm.bench.prepare import DeviceLost, Entry, Preparer, Verify, ensure_alive
+from hgemm.bench.preflight import Reply
+from hgemm.bench.prepare import DeviceLost, Entry, Preparer, Verify, ensure_alive, never, not_timed, untimed_row
+from hgemm.bench.results import FileFull
+from hgemm.bench.resume import Previous, nothing_before
 from hgemm.bench.schema import CaseResult, Results, Row, Run
-from hgemm.bench.suites import Case, Shape
+from hgemm.bench.suites import Case
+from hgemm.bench.watchdog import Watchdog
+from hgemm.bench.yardsticks import CONTROL, Yardsticks
 from hgemm.cublaslt import tune_cublaslt
 from hgemm.problem import Problem, UnsupportedProblem
 
-CONTROL_SIZE = 4096
-"""The control is torch's product of this size in bf16, the same in every case of every run."""
+# Where two algorithms come out too close for so short a look, either is the fastest.
+TUNE = functools.partial(tune_cublaslt, rounds=3, milliseconds=1.0)
+
+SPENT = "the budget is spent"
 
 Options = Mapping[str, str | int | float | bool | list[str] | None]
 
@@ -38,8 +49,8 @@ class Observer:
     def doing(self, text: str, done: float) -> None:
         """What happens now, and how much of the run is done, from 0 to 1."""
 
-    def case_ends(self, results: Results) -> None:
-        """Everything measured so far; the last case is the one that ended."""
+    def case_ends(self, case: CaseResult, results: Results) -> None:
+        """A case ended, well or not; everything measured so far. May raise FileFull, which ends the run without it."""
 
 
 @dataclass
@@ -51,6 +62,15 @@ class Outcome:
     """Why the run ended early; None if it did not."""
     interrupted: bool = False
     lost: bool = False
+    """The device no longer answers, or a contestant never ended."""
+    full: bool = False
+    """The results file has no room for another case."""
+
+
+def end_process(outcome: Outcome) -> None:
+    """Says why on stderr and leaves at once: an orderly exit would wait for the device."""
+    print(f"hgemm.bench ended early: {outcome.stopped}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 @dataclass
@@ -63,84 +83,114 @@ class Bench:
     verify: Verify
     options: Options = field(default_factory=dict)
     observer: Observer = field(default_factory=Observer)
-    make_ceiling: roofs.MakeCeiling = roofs.mma_ceiling
-    tune_cublaslt: Callable[[Problem], object] = tune_cublaslt
-    control_size: int | None = None  # CONTROL_SIZE, but for tests
-    _finished: list[CaseResult] = field(default_factory=list)
-    _yardsticks: dict[str, Entry] = field(default_factory=dict)
+    preflight: Callable[[Choice, Case], Reply] = never
+    previous: Previous = field(default_factory=nothing_before)
+    abandon: Callable[[Outcome], None] = end_process
+    """Called from another thread when this one hangs: it has to end the process, which nothing else can."""
+    make_ceiling: roofs.MakeCeiling = roofs.ceiling_kernel
+    tune_cublaslt: Callable[[Problem], object] = TUNE
+    control_size: int | None = None
+    """Of the control product; None for the one that makes runs comparable."""
+    _done: dict[int, CaseResult] = field(default_factory=dict)
+    _at_work: tuple[int, CaseResult, list[Entry], Entry] | None = None
 
     def run(self) -> Outcome:
         """Measures every case, or as many as the budget, an interrupt or the device allows; loses none of them."""
         self._began = self.machine.clock()
-        utc = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._run = Run(utc, 0.0, False, sources_digest(), revision(), dict(self.options))
+        self._run = self.previous.run or Run(_utc(), 0.0, False, sources_digest(), revision(), dict(self.options))
         self._environment = self.machine.environment()
-        self._preparer = Preparer(self.machine, self.plan.mode, self.plan.duty, self.verify)
-        self._order = random.Random(self.plan.seed)
+        preparer = Preparer(self.machine, self.plan.mode, self.plan.duty, self.verify, self.preflight)
+        self._preparer = preparer
+        self._yardsticks = Yardsticks(self.machine, preparer, self.backends, self.make_ceiling, self.control_size)
+        self._done = {
+            number: kept for number, case in enumerate(self.plan.cases) if (kept := self.previous.complete(case))
+        }
+        self._kept = frozenset(self._done)
         outcome = Outcome(self._results(complete=False))
-        with self.machine.activate():
+        with self.machine.activate(), Watchdog(self.plan.limit_s, lambda: self._give_up(outcome)) as self._watchdog:
             try:
-                for number, case in enumerate(self.plan.cases):
-                    if number and self._spent():
-                        outcome.stopped = "the budget is spent"
-                        break
-                    self.observer.case_begins(case, number, len(self.plan.cases))
-                    if not self._case(case, number):
-                        outcome.stopped = "the budget is spent"
+                outcome.stopped = self._cases()
             except KeyboardInterrupt:
                 outcome.stopped, outcome.interrupted = "interrupted", True
             except DeviceLost as error:
                 outcome.stopped, outcome.lost = str(error), True
+            except FileFull as error:
+                outcome.stopped, outcome.full = str(error), True
             if not outcome.lost:
-                for entry in self._yardsticks.values():
-                    entry.close()
+                self._yardsticks.close()
         outcome.results = self._results(complete=outcome.stopped is None)
         return outcome
 
+    def _cases(self) -> str | None:
+        """Why it ended early; None if it did not."""
+        pending = [number for number in range(len(self.plan.cases)) if number not in self._done]
+        for position, number in enumerate(pending):
+            if position and self._spent():
+                return SPENT
+            case = self.plan.cases[number]
+            self.observer.case_begins(case, number, len(self.plan.cases))
+            if not self._case(case, number):
+                return SPENT
+        return None
+
     def _case(self, case: Case, number: int) -> bool:
         """Measures one case; False if the budget cut its rounds short."""
-        shape = case.shape
-        result = CaseResult(
-            M=shape.M,
-            N=shape.N,
-            K=shape.K,
-            dtype=case.dtype,
-            layout=case.layout,
-            strides={},
-            distribution=case.distribution,
-            seed=case.seed,
-            flops=case.flops,
-            compulsory_bytes=case.compulsory_bytes,
-        )
+        result = _result(case)
         entries: list[Entry] = []
         try:
             self._prepare(case, result, entries, number)
-            whole = self._rounds(entries, number)
+            result.complete = self._rounds(result, entries, number)
         except (KeyboardInterrupt, DeviceLost) as error:
-            if isinstance(error, DeviceLost) and all(entry.row is not error.row for entry in entries):
-                entries.append(Entry(error.row))
-            self._finish(result, entries, keep=isinstance(error, DeviceLost))
+            result.complete = False
+            self._finish(number, result, entries, keep=isinstance(error, DeviceLost))
             raise
-        self._finish(result, entries, keep=True)
+        self._finish(number, result, entries, keep=True)
         for entry in entries:
             if entry.row.role == "contestant":
                 entry.close()
         self.machine.release()
-        return whole
+        return result.complete
 
-    def _finish(self, result: CaseResult, entries: list[Entry], *, keep: bool) -> None:
+    def _finish(self, number: int, result: CaseResult, entries: list[Entry], *, keep: bool) -> None:
         """Files a case; one that was interrupted before anybody was timed is forgotten unless ``keep``."""
         result.rows = [entry.settle() for entry in entries]
         if keep or any(row.timing is not None for row in result.rows):
-            self._finished.append(result)
-            self.observer.case_ends(self._results(complete=False))
+            self._done[number] = result
+            try:
+                self.observer.case_ends(result, self._results(complete=False))
+            except FileFull:
+                del self._done[number]
+                raise
+
+    def _give_up(self, outcome: Outcome) -> None:
+        """Files what there is, while the main thread waits for something that does not end."""
+        if self._at_work is None:
+            return
+        number, result, entries, entry = self._at_work
+        entry.timing = None
+        not_timed(entry.row, "hangs", f"did not end within {self.plan.limit_s:g} s")
+        result.complete = False
+        with contextlib.suppress(FileFull):
+            self._finish(number, result, entries, keep=True)
+        outcome.results = self._results(complete=False)
+        outcome.stopped, outcome.lost = f"{label(entry.row)} {entry.row.reason}", True
+        self.abandon(outcome)
+
+    @contextlib.contextmanager
+    def _watched(self, number: int, result: CaseResult, entries: list[Entry], entry: Entry) -> Iterator[None]:
+        self._at_work = number, result, entries, entry
+        with self._watchdog.watch():
+            yield
 
     def _prepare(self, case: Case, result: CaseResult, entries: list[Entry], number: int) -> None:
         """Appends everybody to ``entries``, one by one, so that an interrupt keeps those before it."""
-        for name in (CEILING, COPY, "control"):
-            self.observer.doing(f"preparing {name}", self._done(number, 0.0))
-            entries.append(self._yardstick(name, case).fresh())
-        operands = self._allocate(case, rotating=self.plan.mode == "rotating")
+        for name in (*roofs.names(case.dtype, list(self._done.values())), CONTROL):
+            self.observer.doing(f"preparing {name}", self._progress(number, 0.0))
+            entry = self._yardsticks.entry(name, case.dtype)
+            entries.append(entry)
+            with self._watched(number, result, entries, entry):
+                self._yardsticks.prepare(name, case.dtype, entry)
+        operands = self._allocate(case)
         if isinstance(operands, str):
             entries.append(Entry(Row("contestant", "every backend", None, "failed", operands)))
             return
@@ -149,57 +199,45 @@ class Bench:
         problem = Problem.from_tensors(first.a, first.b, first.out)
         choices = choose(self.plan.patterns, self.backends, problem)
         if self.plan.tune_cublaslt and any(choice.backend.name == "cublaslt" for choice in choices):
-            self.observer.doing("tuning cublaslt", self._done(number, 0.0))
+            self.observer.doing("tuning cublaslt", self._progress(number, 0.0))
             with contextlib.suppress(UnsupportedProblem):  # its row will say the same
                 self.tune_cublaslt(problem)
-        for index, choice in enumerate(choices):
-            name = f"{choice.backend.name} {choice.config or ''}".strip()
-            self.observer.doing(f"checking {name}", self._done(number, 0.5 * index / len(choices)))
-            entries.append(self._preparer.contestant(choice, case, operands))
+        calls = [(choice, allocates) for choice in choices for allocates in self.plan.allocates]
+        for index, (choice, allocates) in enumerate(calls):
+            row = untimed_row("contestant", choice.backend.name, choice.config, allocates=allocates)
+            self.observer.doing(f"checking {label(row)}", self._progress(number, 0.5 * index / len(calls)))
+            if given_up := self.previous.given_up(case, row):
+                entries.append(Entry(given_up))
+                continue
+            entries.append(entry := Entry(row))
+            with self._watched(number, result, entries, entry):
+                self._preparer.contestant(entry, choice, case, operands)
 
-    def _allocate(self, case: Case, *, rotating: bool) -> Operands | str:
+    def _allocate(self, case: Case) -> Operands | str:
         """The operands, or why there is no room for them."""
         try:
-            return Operands.allocate(case, self.machine, rotating=rotating)
+            count = rotation(case, self.machine) if self.plan.mode == "rotating" else 1
+            return Operands.allocate(case, self.machine.device, count)
         except torch.OutOfMemoryError:
             gigabytes = case.compulsory_bytes / 1e9, self.machine.free_bytes() / 1e9
             return "the operands take {:.1f} GB and {:.1f} GB of device memory are free".format(*gigabytes)
 
-    def _yardstick(self, name: str, case: Case) -> Entry:
-        """A roof or the control: prepared when first needed, then kept for the whole run."""
-        key = f"{name} {case.dtype}" if name == CEILING else name
-        if key not in self._yardsticks:
-            self._yardsticks[key] = self._prepare_yardstick(name, case.torch_dtype)
-        return self._yardsticks[key]
-
-    def _prepare_yardstick(self, name: str, dtype: torch.dtype) -> Entry:
-        machine = self.machine
-        if name == CEILING:
-            return self._preparer.yardstick(name, lambda: roofs.ceiling(dtype, machine, self.make_ceiling))
-        if name == COPY:
-            return self._preparer.yardstick(name, lambda: roofs.copy(machine))
-        size = self.control_size or CONTROL_SIZE
-        case = Case(Shape(size, size, size), "bf16")
-        operands = self._allocate(case, rotating=False)
-        if isinstance(operands, str):
-            return Entry(Row("control", "torch", None, "failed", operands))
-        backend = next(backend for backend in self.backends if backend.name == "torch")
-        return self._preparer.contestant(Choice(backend, None), case, operands, role="control")
-
-    def _rounds(self, entries: list[Entry], number: int) -> bool:
+    def _rounds(self, result: CaseResult, entries: list[Entry], number: int) -> bool:
         running = [entry for entry in entries if entry.burst is not None]
+        order = random.Random(f"{self.plan.seed} {number}")
         for round_number in range(self.plan.rounds):
             if round_number and self._spent():
                 return False
-            for index, entry in enumerate(self._order.sample(running, len(running))):
+            for index, entry in enumerate(order.sample(running, len(running))):
                 share = (round_number + index / len(running)) / self.plan.rounds
                 text = f"round {round_number + 1} of {self.plan.rounds}"
-                self.observer.doing(text, self._done(number, 0.5 + 0.5 * share))
-                self._time(entry, round_number)
+                self.observer.doing(text, self._progress(number, 0.5 + 0.5 * share))
+                with self._watched(number, result, entries, entry):
+                    self._time(entry, round_number)
         return True
 
     def _time(self, entry: Entry, round_number: int) -> None:
-        burst, timing = entry.burst, entry.timing
+        burst, timing, row = entry.burst, entry.timing, entry.row
         assert burst is not None and timing is not None
         self.machine.sleep(self.plan.duty.idle_ms * 1e-3)
         try:
@@ -208,20 +246,24 @@ class Bench:
             sample = burst.run()
         except Exception as error:
             timing.dropped += 1
-            entry.row.reason = scrub(f"{type(error).__name__}: {error}")
+            row.reason = scrub(f"{type(error).__name__}: {error}")
             if not timing.samples_us:
-                entry.row.status = "failed"
-            ensure_alive(self.machine, entry.row, entry.row.reason)
+                row.status = "failed"
+            ensure_alive(self.machine, row, row.reason)
             return
-        entry.row.status = "ok"
+        if row.status == "interrupted":
+            row.reason = None
+        row.status = "ok"
         self._keep(entry, sample, round_number)
 
     def _keep(self, entry: Entry, sample: Sample, round_number: int) -> None:
         timing, reading = entry.timing, sample.reading
         assert timing is not None
         timing.rounds.append(round_number)
-        timing.at_s.append(round(sample.at - self._began, 4))
-        timing.samples_us.append(float(f"{sample.seconds * 1e6:.6g}"))
+        timing.at_s.append(round(sample.at - self._began + self._run.seconds, 4))
+        timing.samples_us.append(_microseconds(sample.seconds))
+        if sample.finished is not None:
+            timing.finished_us.append(_microseconds(sample.finished))
         timing.clocks.sm_mhz.append(reading.sm_mhz)
         timing.clocks.memory_mhz.append(reading.memory_mhz)
         timing.clocks.power_w.append(reading.power_w)
@@ -231,14 +273,44 @@ class Bench:
     def _spent(self) -> bool:
         return self.plan.budget_s is not None and self.machine.clock() - self._began > self.plan.budget_s
 
-    def _done(self, number: int, share: float) -> float:
-        return (number + share) / len(self.plan.cases)
+    def _progress(self, number: int, share: float) -> float:
+        """Of what this sitting has to do; the cases of an earlier one are no part of it."""
+        before = sum(done < number for done in self._kept)
+        return (number - before + share) / max(1, len(self.plan.cases) - len(self._kept))
 
     def _results(self, *, complete: bool) -> Results:
+        cases = [self._done[number] for number in sorted(self._done)]
+        seconds = self._run.seconds + self.machine.clock() - self._began
         return Results(
-            run=replace(self._run, seconds=round(self.machine.clock() - self._began, 1), complete=complete),
+            run=replace(self._run, seconds=round(seconds, 1), complete=complete),
             env=self._environment,
             flags=torch_flags(),
-            roofs=roofs.collect(self._finished),
-            cases=list(self._finished),
+            roofs=roofs.collect(cases),
+            cases=cases,
         )
+
+
+def _result(case: Case) -> CaseResult:
+    shape = case.shape
+    return CaseResult(
+        M=shape.M,
+        N=shape.N,
+        K=shape.K,
+        dtype=case.dtype,
+        layout=case.layout,
+        strides={},
+        distribution=case.distribution,
+        seed=case.seed,
+        flops=case.flops,
+        compulsory_bytes=case.compulsory_bytes,
+        batch=shape.batch,
+        label=shape.label,
+    )
+
+
+def _microseconds(seconds: float) -> float:
+    return float(f"{seconds * 1e6:.6g}")
+
+
+def _utc() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

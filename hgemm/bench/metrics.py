@@ -9,8 +9,12 @@ from hgemm.bench.schema import CaseResult, Row, Timing
 from hgemm.bench.statistics import Summary, paired_ratio, summarize
 
 CEILING = "mma.sync"
+CEILING_FP16 = "mma.sync fp16 accumulate"
 COPY = "copy"
-"""Names of the measured roofs: register-only tensor-core rate, and a large copy in device memory."""
+L2 = "l2"
+SHARED = "shared"
+"""Names of the rows that measure roofs: register-only tensor-core rate with fp32 and with fp16 accumulation, a large
+copy in device memory, reads that L2 answers, reads of shared memory."""
 
 # Throttle reasons under which a clock reading is not the board's free choice.
 _THROTTLED = frozenset(
@@ -38,6 +42,12 @@ def gigabytes_per_second(timing: Timing) -> dict[int, float]:
     return {r: timing.bytes_per_call / us * 1e-3 for r, us in zip(timing.rounds, timing.samples_us, strict=True)}
 
 
+def microseconds(row: Row) -> Summary:
+    """Time a call of a timed row."""
+    assert row.timing is not None
+    return summarize(row.timing.samples_us)
+
+
 def speed(row: Row) -> Summary:
     """TFLOPS of a timed row."""
     assert row.timing is not None
@@ -51,9 +61,10 @@ def relative(row: Row, reference: Row | None) -> Summary | None:
     return paired_ratio(tflops(row.timing), tflops(reference.timing))
 
 
-def find_row(case: CaseResult, backend: str, role: str = "contestant") -> Row | None:
-    """The first timed row of a backend, or None."""
-    return next((row for row in timed_rows(case, role) if row.backend == backend), None)
+def find_row(case: CaseResult, backend: str, role: str = "contestant", *, allocates: bool = False) -> Row | None:
+    """The first timed row of a backend, called in this way, or None."""
+    rows = (row for row in timed_rows(case, role) if row.backend == backend and row.allocates == allocates)
+    return next(rows, None)
 
 
 def clock_mhz(timings: Iterable[Timing]) -> float | None:

@@ -29,32 +29,34 @@ class OperandSet:
 
 @dataclass(frozen=True)
 class Operands:
-    """Sets of equal content in different memory; a and b in the layout of the case, out row-major."""
+    """Sets of equal content in different memory; a and b in the layout of the case, out row-major.
+
+    A batch of products is the first of three dimensions; a single product has two.
+    """
 
     sets: tuple[OperandSet, ...]
 
     @classmethod
-    def allocate(cls, case: Case, machine: Machine, *, rotating: bool) -> Operands:
-        """Fills the operands from the case's seed; one set unless ``rotating``.
+    def allocate(cls, case: Case, device: torch.device, count: int = 1) -> Operands:
+        """Fills ``count`` sets of operands from the case's seed.
 
         Raises torch.OutOfMemoryError where not even one set fits.
         """
         shape, dtype = case.shape, case.torch_dtype
         # fp32 first: the generator's stream, and so the operands, are the same for both dtypes up to rounding.
-        generator = torch.Generator(machine.device).manual_seed(case.seed)
+        generator = torch.Generator(device).manual_seed(case.seed)
 
         def fill(rows: int, columns: int) -> Tensor:
+            size = (shape.batch, rows, columns) if shape.batch > 1 else (rows, columns)
             if case.distribution == "zeros":
-                return torch.zeros(rows, columns, dtype=dtype, device=machine.device)
-            values = torch.randn(rows, columns, generator=generator, device=machine.device, dtype=torch.float32)
-            return values.to(dtype)
+                return torch.zeros(size, dtype=dtype, device=device)
+            return torch.randn(size, generator=generator, device=device, dtype=torch.float32).to(dtype)
 
         def operand(rows: int, columns: int, letter: str) -> Tensor:
-            return fill(rows, columns) if letter == "n" else fill(columns, rows).t()
+            return fill(rows, columns) if letter == "n" else fill(columns, rows).mT
 
         a, b = operand(shape.M, shape.K, case.layout[0]), operand(shape.K, shape.N, case.layout[1])
-        first = OperandSet(a, b, torch.empty(shape.M, shape.N, dtype=dtype, device=machine.device))
-        count = _rotation(case.compulsory_bytes, machine) if rotating else 1
+        first = OperandSet(a, b, torch.empty((*a.shape[:-1], shape.N), dtype=dtype, device=device))
         copies = [OperandSet(a.clone(), b.clone(), torch.empty_like(first.out)) for _ in range(count - 1)]
         return cls((first, *copies))
 
@@ -75,7 +77,9 @@ class Operands:
         return {"a": list(first.a.stride()), "b": list(first.b.stride()), "out": list(first.out.stride())}
 
 
-def _rotation(set_bytes: int, machine: Machine) -> int:
+def rotation(case: Case, machine: Machine) -> int:
+    """How many sets of operands a case rotates through."""
+    set_bytes = case.compulsory_bytes
     wanted = -(-ROTATION * machine.l2_bytes // set_bytes)
     affordable = int(MEMORY_SHARE * machine.free_bytes()) // set_bytes
     return max(1, min(wanted, MOST_SETS, affordable))

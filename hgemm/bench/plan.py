@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from hgemm.bench.schema import Mode
 from hgemm.bench.suites import Case
+from hgemm.isolation import LIMIT_SECONDS
 
-MODES: tuple[Mode, ...] = ("rotating", "kernel", "e2e")
+MODES: tuple[Mode, ...] = ("rotating", "kernel", "cold", "e2e")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Plan:
     """Give cublaslt the fastest algorithm that it proposes for each product instead of the first."""
     budget_s: float | None = None
     """No round begins after this many seconds, except the first of a case that has begun."""
+    limit_s: float = LIMIT_SECONDS
+    """What takes longer than this, one preparation or one burst, hangs."""
 
     def __post_init__(self) -> None:
         if not self.cases:
@@ -57,3 +60,10 @@ class Plan:
             raise ValueError(f"rounds must be at least 1, found {self.rounds}")
         if self.budget_s is not None and self.budget_s <= 0:
             raise ValueError(f"a budget must be positive, found {self.budget_s / 60:g} minutes")
+        if self.limit_s <= 0:
+            raise ValueError(f"a limit must be positive, found {self.limit_s:g} s")
+
+    @property
+    def allocates(self) -> tuple[bool, ...]:
+        """The ways in which everybody is called: with ``out=``, and in mode e2e also without."""
+        return (False, True) if self.mode == "e2e" else (False,)

@@ -8,14 +8,17 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
+from hgemm.bench.bursts import Burst, BurstTiming, Call
 from hgemm.bench.contestants import Choice
 from hgemm.bench.environment import scrub
-from hgemm.bench.machine import Burst, Call, Machine
+from hgemm.bench.machine import Machine
 from hgemm.bench.metrics import label
 from hgemm.bench.operands import Operands, OperandSet
 from hgemm.bench.plan import DutyCycle
+from hgemm.bench.preflight import Reply
 from hgemm.bench.roofs import Yardstick
 from hgemm.bench.schema import Check, Mode, Role, Row, Status, Timing
 from hgemm.bench.suites import Case
@@ -23,6 +26,15 @@ from hgemm.problem import Problem, UnsupportedProblem
 
 TRIAL_CALLS = 8
 """Calls timed to find out how many fill a burst."""
+
+FEWEST_HOST_CALLS = 4
+"""In a burst of host time, where a product may take the device as long as a whole burst."""
+
+VERIFIED = 16
+"""Products of a batch that are held against fp64."""
+
+BURSTS: dict[Mode, BurstTiming] = {"kernel": "device", "rotating": "device", "cold": "cold", "e2e": "host"}
+"""How each mode times a burst."""
 
 
 class Verdict(Protocol):
@@ -47,6 +59,14 @@ class DeviceLost(RuntimeError):
         self.row = row
 
 
+UNTIMED = "the run ended before the first sample"
+
+
+def untimed_row(role: Role, backend: str, config: str | None = None, *, allocates: bool = False) -> Row:
+    """A row as it stands until a sample is taken or something is found that speaks against taking one."""
+    return Row(role, backend, config, "interrupted", UNTIMED, allocates=allocates)
+
+
 @dataclasses.dataclass
 class Entry:
     """One contestant of one case; ``burst`` is None, and ``row`` says why, if it cannot be timed."""
@@ -61,16 +81,18 @@ class Entry:
 
     def settle(self) -> Row:
         """The finished row: with its times, or with the reason for having none."""
-        if self.burst is not None and self.timing is not None:
-            if self.timing.samples_us:
-                self.row.timing = self.timing
-            elif self.timing.dropped == 0:
-                self.row.status, self.row.reason = "interrupted", "the run ended before the first sample"
+        if self.timing is not None and self.timing.samples_us:
+            self.row.timing = self.timing
         return self.row
 
     def close(self) -> None:
         if self.burst is not None:
             self.burst.close()
+
+
+def never(choice: Choice, case: Case) -> Reply:
+    """A preflight that tries nobody."""
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,57 +103,66 @@ class Preparer:
     mode: Mode
     duty: DutyCycle
     verify: Verify
+    preflight: Callable[[Choice, Case], Reply] = never
 
-    def contestant(self, choice: Choice, case: Case, operands: Operands, role: Role = "contestant") -> Entry:
+    def contestant(self, entry: Entry, choice: Choice, case: Case, operands: Operands) -> None:
         """Checks a contestant on the very operands that it will be timed on, then captures its burst."""
-        row = Row(role, choice.backend.name, choice.config, "ok")
-        first = operands.sets[0]
-        host = self.mode == "e2e" and role == "contestant"
+        row, first = entry.row, operands.sets[0]
+        mode: Mode = "kernel" if row.role == "control" else self.mode
+        timing = BURSTS[mode]
 
-        def attempt() -> Entry:
+        def attempt() -> None:
             if refusal := choice.refusal(Problem.from_tensors(first.a, first.b, first.out)):
-                return Entry(not_timed(row, *refusal))
-            call = choice.user_call(operands) if host else choice.kernel_call(operands)
+                not_timed(row, *refusal)
+                return
+            if reply := self.preflight(choice, case):
+                not_timed(row, *reply)
+                return
+            if timing == "host":
+                call = choice.user_call(operands, allocates=row.allocates)
+            else:
+                call = choice.kernel_call(operands)
             operands.poison()
-            call(0)
+            product = call(0)
             self.machine.synchronize()
-            if not self._passes(row, first, "its result"):
-                return Entry(row)
-            expected = first.out.clone()
+            result = product if row.allocates and isinstance(product, Tensor) else first.out
+            if not self._passes(row, dataclasses.replace(first, out=result), "its result"):
+                return
+            expected = None if row.allocates else first.out.clone()
+            del product, result
             row.kernels = self.machine.kernels(call)
-            burst = self._burst(call, ring=len(operands), host=host)
-            if not self._repeats(row, burst, operands, expected):
+            burst = self._burst(call, ring=len(operands), timing=timing)
+            if expected is not None and not self._repeats(row, burst, operands, expected):
                 burst.close()
-                return Entry(row)
+                return
             work = Yardstick(call, case.flops, case.compulsory_bytes)
-            return Entry(row, burst, self._timing("kernel" if role == "control" else self.mode, burst, work, operands))
+            entry.burst, entry.timing = burst, self._timing(mode, burst, work, operands)
 
-        return self._guarded(row, attempt)
+        self._guarded(row, attempt)
 
-    def yardstick(self, name: str, make: Callable[[], Yardstick]) -> Entry:
+    def yardstick(self, entry: Entry, make: Callable[[], Yardstick]) -> None:
         """Prepares a roof, which has no product to check."""
-        row = Row("roof", name, None, "ok")
 
-        def attempt() -> Entry:
+        def attempt() -> None:
             work = make()
             work.call(0)
             self.machine.synchronize()
-            row.kernels = self.machine.kernels(work.call)
-            burst = self._burst(work.call, ring=1, host=False)
+            entry.row.kernels = self.machine.kernels(work.call)
+            burst = self._burst(work.call, ring=1, timing="device")
             burst.run()
-            return Entry(row, burst, self._timing("kernel", burst, work, None))
+            entry.burst, entry.timing = burst, self._timing("kernel", burst, work, None)
 
-        return self._guarded(row, attempt)
+        self._guarded(entry.row, attempt)
 
-    def _guarded(self, row: Row, attempt: Callable[[], Entry]) -> Entry:
+    def _guarded(self, row: Row, attempt: Callable[[], None]) -> None:
         try:
-            return attempt()
+            attempt()
         except UnsupportedProblem as error:
-            return Entry(not_timed(row, "refused", str(error)))
+            not_timed(row, "refused", str(error))
         except Exception as error:  # a contestant may raise anything: its row says so and the run goes on
             reason = f"{type(error).__name__}: {error}"
             ensure_alive(self.machine, row, reason)
-            return Entry(not_timed(row, "failed", reason))
+            not_timed(row, "failed", reason)
 
     def _passes(self, row: Row, s: OperandSet, what: str) -> bool:
         unwritten = int(s.out.isnan().sum())
@@ -139,7 +170,7 @@ class Preparer:
             row.check = Check(None, False)
             not_timed(row, "wrong", f"{what} leaves {unwritten:,} of {s.out.numel():,} elements unwritten or NaN")
             return False
-        verdict = self.verify(s.a, s.b, s.out)
+        verdict = self._verdict(s)
         error = verdict.error_over_bound
         finite = math.isfinite(error)
         row.check = Check(error if finite else None, verdict.passed)
@@ -148,35 +179,36 @@ class Preparer:
             not_timed(row, "wrong", f"{what} {fault}")
         return verdict.passed
 
+    def _verdict(self, s: OperandSet) -> Verdict:
+        """The worst verdict: of a batch, of VERIFIED products spread over it, the first and the last among them."""
+        if s.out.dim() == 2:
+            return self.verify(s.a, s.b, s.out)
+        count = min(len(s.out), VERIFIED)
+        places = [round(number * (len(s.out) - 1) / max(count - 1, 1)) for number in range(count)]
+        verdicts = [self.verify(s.a[place], s.b[place], s.out[place]) for place in places]
+        return max(verdicts, key=lambda verdict: (not verdict.passed, verdict.error_over_bound))
+
     def _repeats(self, row: Row, burst: Burst, operands: Operands, expected: Tensor) -> bool:
         """Whether the burst itself computes the product: a graph that captured nothing leaves its poison behind."""
         operands.poison()
         burst.run()
         self.machine.synchronize()
-        for s in operands.sets[: burst.calls]:
-            same = bool((s.out == expected).all())
-            if not same and not self._passes(row, s, "its result in a burst of calls"):
-                return False
-        return True
+        sets = operands.sets[: burst.calls]
+        same = torch.stack([(s.out == expected).all() for s in sets]).tolist()  # one wait for the device, not one each
+        others = (s for s, equal in zip(sets, same, strict=True) if not equal)
+        return all(self._passes(row, s, "its result in a burst of calls") for s in others)
 
-    def _burst(self, call: Call, *, ring: int, host: bool) -> Burst:
+    def _burst(self, call: Call, *, ring: int, timing: BurstTiming) -> Burst:
         """A burst as long as the duty cycle asks for."""
         wanted = self.duty.burst_ms * 1e-3
-        seconds = self._seconds(call, 1, host)
+        seconds = self.machine.seconds(call, 1, timing)
         if seconds * TRIAL_CALLS < wanted:
-            seconds = self._seconds(call, TRIAL_CALLS, host)
-        return self.machine.burst(call, max(1, round(wanted / max(seconds, 1e-7))), ring=ring, host=host)
-
-    def _seconds(self, call: Call, calls: int, host: bool) -> float:
-        trial = self.machine.burst(call, calls, host=host)
-        try:
-            trial.run()
-            return trial.run().seconds
-        finally:
-            trial.close()
+            seconds = self.machine.seconds(call, TRIAL_CALLS, timing)
+        calls = max(FEWEST_HOST_CALLS if timing == "host" else 1, round(wanted / max(seconds, 1e-7)))
+        return self.machine.burst(call, calls, ring=ring, timing=timing)
 
     def _timing(self, mode: Mode, burst: Burst, work: Yardstick, operands: Operands | None) -> Timing:
-        sets, size = (len(operands), operands.nbytes) if operands else (1, work.bytes)
+        sets, size = (len(operands), operands.nbytes) if operands else (1, work.working_set)
         return Timing(
             mode=mode,
             timer=burst.timer,

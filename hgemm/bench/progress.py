@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hgemm.bench.measure import Observer
-from hgemm.bench.schema import Results
+from hgemm.bench.schema import CaseResult, Results
 from hgemm.bench.suites import Case
 from hgemm.bench.tables import print_case
 
@@ -43,13 +43,12 @@ class TerminalObserver(Observer):
         self._progress.stop()
 
     def case_begins(self, case: Case, number: int, count: int) -> None:
-        shape = case.shape
-        self._case = f"{number + 1}/{count}  {shape.M} x {shape.N} x {shape.K} {case.dtype}"
+        self._case = f"{number + 1}/{count}  {case.shape} {case.dtype}"
 
     def doing(self, text: str, done: float) -> None:
         self._progress.update(self._task, completed=done, description=f"{self._case}  {text}")
 
-    def case_ends(self, results: Results) -> None:
+    def case_ends(self, case: CaseResult, results: Results) -> None:
         if self._tables:
-            print_case(self._progress.console, results.cases[-1])
+            print_case(self._progress.console, case)
         self._on_case(results)

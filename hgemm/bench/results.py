@@ -26,6 +26,10 @@ class ResultsError(ValueError):
     """A results file that cannot be used; the message names the file, the place in it and the way out."""
 
 
+class FileFull(ResultsError):
+    """Results that are too long for one file."""
+
+
 IMPLAUSIBLE = 1e9
 """TFLOPS or GB/s that no device reaches: a file that says so is broken."""
 
@@ -37,21 +41,28 @@ def dumps(results: Results) -> str:
         _validate(decode(Results, document))
     except SchemaError as error:
         raise ResultsError(f"these results cannot be stored: {error}") from None
-    # A list of plain values goes on one line: a file of one number a line is unreadable and twice as long.
+    # A row goes on one line, and so does a list of plain values: a file of one number a line is unreadable and long.
+    rows: list[str] = []
+    for case in document["cases"]:
+        rows += [json.dumps(row, separators=(",", ":"), allow_nan=False) for row in case["rows"]]
+        case["rows"] = ["@row"] * len(case["rows"])
     text = json.dumps({"schema": SCHEMA, "schema_version": SCHEMA_VERSION} | document, indent=1, allow_nan=False)
-    return re.sub(r"\[[^\[\]{}]*\]", lambda match: re.sub(r"\s*\n\s*", " ", match[0]), text) + "\n"
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda match: re.sub(r"\s*\n\s*", " ", match[0]), text)
+    lines = iter(rows)
+    return re.sub(r' "@row"', lambda match: f"\n   {next(lines)}", text) + "\n"
 
 
 def write(results: Results, path: Path) -> None:
     """Writes a results file, whole or not at all.
 
-    Raises ResultsError if it would be longer than LARGEST_FILE or break the schema, OSError if it cannot be written.
+    Raises FileFull if it would be longer than LARGEST_FILE, ResultsError if it breaks the schema, OSError if it cannot
+    be written.
     """
     text = dumps(results)
     if len(text) > LARGEST_FILE:
-        raise ResultsError(
+        raise FileFull(
             f"the results take {len(text):,} bytes and a results file has at most {LARGEST_FILE:,}; "
-            "measure fewer cases or rounds at a time"
+            "measure fewer cases, contestants or rounds at a time"
         )
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

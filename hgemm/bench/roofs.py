@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
 
+from hgemm.bench.bursts import Call
 from hgemm.bench.machine import Machine
-from hgemm.bench.metrics import CEILING, COPY, clock_mhz, gigabytes_per_second, speed, tflops, timed_rows
+from hgemm.bench.metrics import (
+    CEILING,
+    CEILING_FP16,
+    COPY,
+    L2,
+    SHARED,
+    clock_mhz,
+    gigabytes_per_second,
+    speed,
+    tflops,
+    timed_rows,
+)
 from hgemm.bench.schema import CaseResult, Roof, Timing
 
 COPY_BYTES = 1 << 30
@@ -27,35 +39,64 @@ CUBLAS = ("torch", "cublas", "cublaslt")
 class Yardstick:
     """A call that is timed like a contestant, and the work it does."""
 
-    call: Callable[[int], None]
+    call: Call
     flops: int
     bytes: int
+    working_set: int = 0
+    """Bytes of different memory that a roof's call touches; a contestant's are those of its operands."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What is to be measured: the name of the row that holds it, and the dtype of the operands."""
+
+    name: str
+    dtype: torch.dtype
 
 
 class CeilingKernel(Protocol):
-    """What is needed of ``hgemm.cuda_kernels.ceilings.MmaCeiling``."""
+    """What is needed of ``hgemm.cuda_kernels.ceilings.Ceiling``."""
 
-    def flops(self, iterations: int) -> int:
-        """Floating-point operations of one launch."""
+    @property
+    def data_bytes(self) -> int:
+        """Bytes of different memory that it reads."""
+
+    def work(self, iterations: int) -> int:
+        """Floating-point operations, or bytes, of one launch."""
 
     def launch(self, iterations: int) -> None:
         """Enqueues on the current stream."""
 
 
-MakeCeiling = Callable[[torch.dtype, torch.device], CeilingKernel]
+MakeCeiling = Callable[[Limit, torch.device], CeilingKernel]
 
 
-def mma_ceiling(dtype: torch.dtype, device: torch.device) -> CeilingKernel:
-    """The kernel that does nothing but mma.sync on registers; raises where it cannot be built or run."""
-    from hgemm.cuda_kernels.ceilings import MmaCeiling
+def ceiling_kernel(limit: Limit, device: torch.device) -> CeilingKernel:
+    """The kernel that does nothing but what ``limit`` names; raises where it cannot be built or run."""
+    from hgemm.cuda_kernels import ceilings
 
-    kernel: CeilingKernel = MmaCeiling(dtype, device)
-    return kernel
+    if limit.name == L2:
+        return ceilings.l2_ceiling(device)
+    if limit.name == SHARED:
+        return ceilings.shared_ceiling(device)
+    accumulator = torch.float16 if limit.name == CEILING_FP16 else torch.float32
+    return ceilings.mma_ceiling(limit.dtype, device, accumulator)
 
 
-def ceiling(dtype: torch.dtype, machine: Machine, make: MakeCeiling) -> Yardstick:
-    """Register-only mma.sync, in launches of about a millisecond."""
-    kernel = make(dtype, machine.device)
+def names(dtype: str, finished: Sequence[CaseResult]) -> list[str]:
+    """The rows of roofs in a case that follows the ``finished`` ones.
+
+    Shares of a roof are paired by round, so mma.sync and the copy are timed in every case. The others are the run's,
+    and are timed in its first case, or its first in fp16, alone.
+    """
+    once = [CEILING_FP16, L2, SHARED] if dtype == "fp16" else [L2, SHARED]
+    done = {row.backend for case in finished for row in case.rows if row.role == "roof"}
+    return [CEILING, COPY, *(name for name in once if name not in done)]
+
+
+def ceiling(limit: Limit, machine: Machine, make: MakeCeiling) -> Yardstick:
+    """One limit's kernel, in launches of about a millisecond."""
+    kernel = make(limit, machine.device)
     kernel.launch(_TRIAL_ITERATIONS)
     machine.synchronize()
     trial = machine.burst(lambda index: kernel.launch(_TRIAL_ITERATIONS), 1)
@@ -63,7 +104,9 @@ def ceiling(dtype: torch.dtype, machine: Machine, make: MakeCeiling) -> Yardstic
         iterations = max(1, round(_TRIAL_ITERATIONS * _LAUNCH_SECONDS / trial.run().seconds))
     finally:
         trial.close()
-    return Yardstick(lambda index: kernel.launch(iterations), kernel.flops(iterations), 0)
+    work = kernel.work(iterations)
+    flops, read = (0, work) if limit.name in (L2, SHARED) else (work, 0)
+    return Yardstick(lambda index: kernel.launch(iterations), flops, read, kernel.data_bytes)
 
 
 def copy(machine: Machine) -> Yardstick:
@@ -76,35 +119,33 @@ def copy(machine: Machine) -> Yardstick:
     generator = torch.Generator(machine.device).manual_seed(0)
     source = torch.randint(-(2**31), 2**31, (words,), dtype=torch.int32, device=machine.device, generator=generator)
     target = torch.empty_like(source)
-    return Yardstick(lambda index: void(torch.bitwise_not(source, out=target)), 0, 2 * 4 * words)
-
-
-def void(_: object) -> None:
-    """Drops a result that a call must not keep alive."""
+    moved = 2 * 4 * words
+    return Yardstick(lambda index: torch.bitwise_not(source, out=target), 0, moved, moved)
 
 
 def collect(cases: Iterable[CaseResult]) -> list[Roof]:
-    """The roofs of a run, from the rows that measured them, dtype by dtype."""
+    """The roofs of a run, from the rows that measured them: of each dtype, then of the device."""
     cases = list(cases)
-    roofs = []
+    roofs: list[Roof | None] = []
     for dtype in dict.fromkeys(case.dtype for case in cases):
-        timings = [t for case in cases if case.dtype == dtype for t in _timings(case, CEILING)]
-        samples = [value for timing in timings for value in tflops(timing).values()]
-        if samples:
-            note = "mma.sync m16n8k16 on registers, no memory traffic"
-            roofs.append(_roof(CEILING, "compute", dtype, samples, timings, note))
-        if best := _best_cublas([case for case in cases if case.dtype == dtype]):
-            roofs.append(best)
-    timings = [timing for case in cases for timing in _timings(case, COPY)]
-    samples = [value for timing in timings for value in gigabytes_per_second(timing).values()]
-    if samples:
-        note = f"copy of {timings[0].bytes_per_call // 2:,} bytes in device memory, bytes read and written"
-        roofs.append(_roof(COPY, "bandwidth", None, samples, timings, note))
-    return roofs
+        of_dtype = [case for case in cases if case.dtype == dtype]
+        for row, accumulator in ((CEILING, "float32"), (CEILING_FP16, "float16")):
+            note = f"mma.sync m16n8k16 on registers, {accumulator} accumulation, no memory traffic"
+            roofs.append(_compute(CEILING, _timings(of_dtype, row), dtype, accumulator, note))
+        roofs.append(_best_cublas(of_dtype))
+    copies = _timings(cases, COPY)
+    moved = copies[0].bytes_per_call // 2 if copies else 0
+    roofs.append(_bandwidth(COPY, copies, f"copy of {moved:,} bytes in device memory, bytes read and written"))
+    l2 = _timings(cases, L2)
+    held = l2[0].working_set_bytes if l2 else 0
+    roofs.append(_bandwidth(L2, l2, f"all multiprocessors read the same {held:,} bytes again and again, past L1"))
+    note = "all multiprocessors read 16-byte vectors without bank conflicts, bytes of all of them"
+    roofs.append(_bandwidth(SHARED, _timings(cases, SHARED), note))
+    return [roof for roof in roofs if roof is not None]
 
 
-def _timings(case: CaseResult, name: str) -> list[Timing]:
-    return [row.timing for row in timed_rows(case, "roof") if row.backend == name and row.timing]
+def _timings(cases: Iterable[CaseResult], name: str) -> list[Timing]:
+    return [row.timing for case in cases for row in timed_rows(case, "roof") if row.backend == name and row.timing]
 
 
 def _best_cublas(cases: list[CaseResult]) -> Roof | None:
@@ -114,23 +155,37 @@ def _best_cublas(cases: list[CaseResult]) -> Roof | None:
     _, case, row = max(candidates, key=lambda candidate: candidate[0])
     assert row.timing is not None
     note = f"{row.backend} at {case.M} x {case.N} x {case.K}"
-    return _roof("cublas", "compute", case.dtype, list(tflops(row.timing).values()), [row.timing], note)
+    return _compute("cublas", [row.timing], case.dtype, "float32", note)
+
+
+def _compute(name: str, timings: list[Timing], dtype: str, accumulator: str, note: str) -> Roof | None:
+    samples = [value for timing in timings for value in tflops(timing).values()]
+    return _roof(name, "compute", dtype, accumulator, samples, timings, note)
+
+
+def _bandwidth(name: str, timings: list[Timing], note: str) -> Roof | None:
+    samples = [value for timing in timings for value in gigabytes_per_second(timing).values()]
+    return _roof(name, "bandwidth", None, None, samples, timings, note)
 
 
 def _roof(
     name: str,
     kind: Literal["compute", "bandwidth"],
     dtype: str | None,
+    accumulator: str | None,
     samples: list[float],
     timings: list[Timing],
     note: str,
-) -> Roof:
+) -> Roof | None:
+    """A roof, or None if nothing was measured."""
+    if not samples:
+        return None
     return Roof(
         name=name,
         kind=kind,
         unit="TFLOPS" if kind == "compute" else "GB/s",
         dtype=dtype,
-        accumulator="float32" if kind == "compute" else None,
+        accumulator=accumulator,
         value=_digits(statistics.median(samples)),
         samples=[_digits(sample) for sample in samples],
         clock_mhz=clock_mhz(timings),

@@ -12,8 +12,8 @@ from typing import Literal
 SCHEMA = "hgemm-bench"
 SCHEMA_VERSION = 2
 READABLE_VERSIONS = (1, 2)
-"""Version 2 added batch, label, allocates, finished_us, the mode "cold" and the status "hangs"; what a file of
-version 1 lacks takes its default."""
+"""Version 2 added batch, label, complete, allocates, finished_us, the mode "cold" and the status "hangs"; what a file
+of version 1 lacks takes its default."""
 
 Mode = Literal["kernel", "cold", "rotating", "e2e"]
 """kernel: device time on one set of operands, warm in L2. cold: device time of a call after the L2 was flushed, which
@@ -129,6 +129,8 @@ class CaseResult:
     batch: int = 1
     label: str | None = None
     """What the product is in a model, such as "8B gate_up"."""
+    complete: bool = True
+    """False if the run ended while this case was measured: rows may be missing or short of samples."""
 
 
 @dataclass

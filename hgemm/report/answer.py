@@ -39,7 +39,7 @@ def winners(results: Results) -> list[Winner]:
     """One for each case in which somebody was timed, in the order of the file."""
     found = []
     for case in results.cases:
-        rows = timed_rows(case)
+        rows = _comparable(case)
         if not rows:
             continue
         first = max(rows, key=_median)
@@ -56,6 +56,11 @@ def winners(results: Results) -> list[Winner]:
             )
         )
     return found
+
+
+def _comparable(case: CaseResult) -> list[Row]:
+    """Who was timed in the same way: on the host's clock, that is when called with ``out=``."""
+    return [row for row in timed_rows(case) if not row.allocates]
 
 
 def _median(row: Row) -> float:
@@ -119,7 +124,7 @@ def _closest(group: Sequence[Winner]) -> list[str]:
     for winner in group:
         torch_row = find_row(winner.case, "torch")
         best: dict[str, float] = {}
-        for row in timed_rows(winner.case):
+        for row in _comparable(winner.case):
             if row.backend not in libraries and (ratio := relative(row, torch_row)):
                 best[row.backend] = max(best.get(row.backend, 0.0), ratio.median)
         for name, value in best.items():

@@ -15,8 +15,8 @@ MODES = {
     "cold": "Time is the device's, for single calls after the L2 cache was flushed; the flush is not counted.",
     "rotating": "Time is the device's, over operands that rotate through at least three times the L2 cache, so that no "
     "call finds its own in the cache.",
-    "e2e": "Time is the host's for one call of the public function: what the call itself costs, and not what the "
-    "device needs.",
+    "e2e": "Time is the host's to issue one call of the public function, with few enough under way that the host never "
+    "waits for the device: what the call itself costs.",
 }
 
 

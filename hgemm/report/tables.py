@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hgemm import devices
-from hgemm.bench.metrics import CEILING, clock_mhz, find_row, label, relative, speed, timed_rows
-from hgemm.bench.schema import CaseResult, Results, Row
+from hgemm.bench.metrics import CEILING, clock_mhz, find_row, label, microseconds, relative, speed, timed_rows
+from hgemm.bench.schema import CaseResult, Results, Row, Timing
 from hgemm.bench.statistics import Summary, summarize
 from hgemm.bench.tables import figure, remarks
 from hgemm.report import answer
@@ -32,11 +32,15 @@ class Column:
     code: bool = False
 
 
+Cells = dict[Column, Cell]
+"""In the order of the columns."""
+
+
 @dataclass(frozen=True)
 class Line:
-    """The cells of one row, the first of which names it."""
+    """One row; its first cell names it."""
 
-    cells: tuple[Cell, ...]
+    cells: Cells
     words: str = ""
     """What the filter looks at."""
     roof: bool = False
@@ -81,30 +85,25 @@ def kind(case: CaseResult) -> str:
 def winners(found: Sequence[answer.Winner]) -> Table:
     """The fastest contestant of each case."""
     device = _device_time(found)
-    columns = [Column("M × N × K"), Column("Kind"), Column("Bound by"), Column("Fastest")]
-    if device:
-        columns.append(Column("TFLOPS", number=True))
-    columns += [Column("µs", number=True), Column("× torch (95% interval)", number=True)]
-    if device:
-        columns.append(Column("Of mma.sync", number=True))
-    columns.append(Column(f"Within {answer.MARGIN:.0%} of it"))
     longest = _longest(winner.of_ceiling for winner in found)
-    lines = []
-    for winner in found:
-        case = winner.case
-        cells = [
-            Cell(product(case), case.flops),
-            Cell(kind(case)),
-            Cell(winner.limit or ""),
-            Cell(winner.row.backend, detail=winner.row.config or ""),
-            *([Cell(figure(winner.speed.median), winner.speed.median)] if device else []),
-            _microseconds(winner.row, winner.speed.median),
-            _ratio(winner.of_torch),
-            *([_share(winner.of_ceiling, longest)] if device else []),
-            Cell(", ".join(winner.level)),
-        ]
-        lines.append(Line(tuple(cells), _words(case, label(winner.row))))
-    return Table("The fastest contestant of each product", tuple(columns), tuple(lines))
+    lines = [
+        (
+            _words(winner.case, winner.row),
+            {
+                Column("M × N × K"): Cell(product(winner.case), winner.case.flops),
+                Column("Kind"): Cell(kind(winner.case)),
+                Column("Bound by"): Cell(winner.limit or ""),
+                Column("Fastest"): Cell(winner.row.backend, detail=winner.row.config or ""),
+                **(_tera(winner.speed) if device else {}),
+                **_time(microseconds(winner.row)),
+                **_ratio(winner.of_torch),
+                **(_share(winner.of_ceiling, longest) if device else {}),
+                Column(f"Within {answer.MARGIN:.0%} of it"): Cell(", ".join(winner.level)),
+            },
+        )
+        for winner in found
+    ]
+    return _table("The fastest contestant of each product", [Line(cells, words) for words, cells in lines])
 
 
 def cases(found: Sequence[answer.Winner]) -> list[CaseTable]:
@@ -112,82 +111,63 @@ def cases(found: Sequence[answer.Winner]) -> list[CaseTable]:
     device = _device_time(found)
     shown = []
     for winner in found:
-        case = winner.case
-        speed_text = (
-            f"{figure(winner.speed.median)} TFLOPS"
-            if device
-            else f"{_microseconds(winner.row, winner.speed.median).text} µs"
-        )
+        case, row = winner.case, winner.row
+        best = f"{figure(winner.speed.median)} TFLOPS" if device else f"{microseconds(row).median:.2f} µs"
         shown.append(
-            CaseTable(
-                product(case),
-                kind(case),
-                f"{winner.row.backend}, {speed_text}",
-                _words(case, label(winner.row)),
-                _case(case, device),
-            )
+            CaseTable(product(case), kind(case), f"{row.backend}, {best}", _words(case, row), _case(case, device))
         )
     return shown
 
 
 def _case(case: CaseResult, device: bool) -> Table:
     """Everybody who was timed in a case, fastest first, and below them its roof."""
-    columns = [Column("Backend"), Column("Configuration", code=True)]
-    if device:
-        columns += [Column("TFLOPS", number=True), Column("5%–95%", number=True)]
-    columns += [Column("µs", number=True), Column("× torch (95% interval)", number=True)]
-    if device:
-        columns.append(Column("Of mma.sync", number=True))
-    columns += [
-        Column("Error / bound", number=True),
-        Column("Clock, MHz", number=True),
-        Column("Registers", number=True),
-        Column("Shared, KiB", number=True),
-        Column("Remarks"),
-    ]
-    ceiling, torch_row = find_row(case, CEILING, "roof"), find_row(case, "torch")
-    speeds = sorted(((speed(row), row) for row in timed_rows(case)), key=lambda found: -found[0].median)
-    if device and ceiling is not None:
+    ceiling = find_row(case, CEILING, "roof") if device else None
+    speeds = [(speed(row), row) for row in timed_rows(case)]
+    speeds.sort(key=lambda found: (found[1].allocates, -found[0].median))
+    if ceiling is not None:
         speeds.append((speed(ceiling), ceiling))
     longest = _longest(relative(row, ceiling) for _, row in speeds)
     lines = []
     for tera, row in speeds:
         assert row.timing is not None
-        clock = clock_mhz([row.timing])
-        error = row.check.error_over_bound if row.check else None
-        # What computes the product is the launch with the most threads; a split K adds a small one that sums up.
-        kernel = max(row.kernels or (), key=lambda kernel: kernel.blocks * kernel.threads, default=None)
-        cells = [
-            Cell(row.backend),
-            Cell(row.config or ""),
-            *([Cell(figure(tera.median), tera.median)] if device else []),
-            *([Cell(f"{figure(tera.p5)}–{figure(tera.p95)}", tera.p5)] if device else []),
-            _microseconds(row, tera.median),
-            _ratio(relative(row, torch_row)) if row.role == "contestant" else Cell(""),
-            *([_share(relative(row, ceiling), longest)] if device else []),
-            Cell("") if error is None else Cell(f"{error:.2g}", error),
-            Cell("") if clock is None else Cell(f"{clock:.0f}", clock),
-            Cell("") if kernel is None else Cell(str(kernel.registers), kernel.registers),
-            Cell("") if kernel is None else Cell(f"{kernel.shared_bytes / 1024:.0f}", kernel.shared_bytes),
-            Cell(", ".join(_remarks(row))),
-        ]
-        lines.append(Line(tuple(cells), roof=row.role == "roof"))
-    return Table(f"{product(case)}, {kind(case)}: everybody who was timed", tuple(columns), tuple(lines))
+        times = microseconds(row)
+        torch_row = find_row(case, "torch", allocates=row.allocates) if row.role == "contestant" else None
+        cells = {
+            Column("Backend"): Cell(row.backend),
+            Column("Configuration", code=True): Cell(row.config or ""),
+            **(_tera(tera) | _spread(tera) if device else _called(row)),
+            **_time(times),
+            **(_finished(row.timing) if not device else {}),
+            **_ratio(relative(row, torch_row)),
+            **(_share(relative(row, ceiling), longest) if device else {}),
+            Column("Error / bound", number=True): _number(row.check.error_over_bound if row.check else None, ".2g"),
+            Column("Clock, MHz", number=True): _number(clock_mhz([row.timing]), ".0f"),
+            **_resources(row),
+            Column("Remarks"): Cell(", ".join(remarks(row.timing, times))),
+        }
+        lines.append(Line(cells, roof=row.role == "roof"))
+    return _table(f"{product(case)}, {kind(case)}: everybody who was timed", lines)
 
 
 def not_timed(results: Results) -> Table:
     """Contestants without times, with the reason and the cases that it holds in."""
     places: dict[tuple[str, str, str], list[CaseResult]] = {}
     for case in results.cases:
-        for row in case.rows:
-            if row.timing is None:
-                places.setdefault((label(row), row.status, row.reason or ""), []).append(case)
-    columns = (Column("Contestant", code=True), Column("What happened"), Column("Why"), Column("Where"))
+        # On the host's clock everybody has two rows, and what keeps one from being timed keeps the other.
+        for reason in dict.fromkeys(
+            (label(row), row.status, row.reason or "") for row in case.rows if row.timing is None
+        ):
+            places.setdefault(reason, []).append(case)
     lines = [
-        Line((Cell(name), Cell(status), Cell(reason), Cell(_where(found, results))))
+        {
+            Column("Contestant", code=True): Cell(name),
+            Column("What happened"): Cell(status),
+            Column("Why"): Cell(reason),
+            Column("Where"): Cell(_where(found, results)),
+        }
         for (name, status, reason), found in places.items()
     ]
-    return Table("What was not timed, and why", columns, tuple(lines))
+    return _table("What was not timed, and why", [Line(cells) for cells in lines])
 
 
 def _where(found: list[CaseResult], results: Results) -> str:
@@ -199,48 +179,43 @@ def _where(found: list[CaseResult], results: Results) -> str:
 
 def roofs(results: Results) -> Table:
     """What the device could do at most: as measured in this run, and as its vendor states."""
-    columns = (
-        Column("Roof"),
-        Column("Of what"),
-        Column("Value", number=True),
-        Column("Unit"),
-        Column("Clock, MHz", number=True),
-        Column("How it was found"),
-    )
     lines = []
     for roof in results.roofs:
         spread = summarize(roof.samples)
-        note = f"{roof.note}; samples from {figure(spread.p5)} to {figure(spread.p95)}"
-        clock = Cell("") if roof.clock_mhz is None else Cell(f"{roof.clock_mhz:.0f}", roof.clock_mhz)
         sums = f"{roof.accumulator} sums" if roof.accumulator else None
-        kind = ", ".join(text for text in (roof.dtype, sums) if text)
-        lines.append(
-            Line(
-                (
-                    Cell(roof.name),
-                    Cell(kind),
-                    Cell(f"{roof.value:,.0f}", roof.value),
-                    Cell(roof.unit),
-                    clock,
-                    Cell(note),
-                )
-            )
-        )
+        what = ", ".join(text for text in (roof.dtype, sums) if text)
+        note = f"{roof.note}; samples from {figure(spread.p5)} to {figure(spread.p95)}"
+        lines.append(_roof(roof.name, what, roof.value, roof.unit, roof.clock_mhz, note))
     if board := devices.find(results.env.gpu, results.env.multiprocessors):
-        for name, kind, value, unit in (
-            ("vendor's peak", "16-bit, float32 sums", board.tensor_tflops(), "TFLOPS"),
-            ("vendor's peak", "device memory", board.bandwidth_gbs, "GB/s"),
-        ):
-            clock = Cell(str(board.clock_mhz), board.clock_mhz) if unit == "TFLOPS" else Cell("")
-            lines.append(
-                Line((Cell(name), Cell(kind), Cell(f"{value:,.0f}", value), Cell(unit), clock, Cell(board.source)))
-            )
-    return Table("The limits of the device", columns, tuple(lines))
+        peak = "vendor's peak"
+        lines += [
+            _roof(peak, "16-bit, float32 sums", board.tensor_tflops(), "TFLOPS", board.clock_mhz, board.source),
+            _roof(peak, "device memory", board.bandwidth_gbs, "GB/s", None, board.source),
+        ]
+    return _table("The limits of the device", lines)
 
 
-def _words(case: CaseResult, winner: str) -> str:
+def _roof(name: str, what: str, value: float, unit: str, clock: float | None, note: str) -> Line:
+    return Line(
+        {
+            Column("Roof"): Cell(name),
+            Column("Of what"): Cell(what),
+            Column("Value", number=True): _number(value, ",.0f"),
+            Column("Unit"): Cell(unit),
+            Column("Clock, MHz", number=True): _number(clock, ".0f"),
+            Column("How it was found"): Cell(note),
+        }
+    )
+
+
+def _table(caption: str, lines: Sequence[Line]) -> Table:
+    """All lines have the same columns."""
+    return Table(caption, tuple(lines[0].cells) if lines else (), tuple(lines))
+
+
+def _words(case: CaseResult, winner: Row) -> str:
     shape = f"{case.M}x{case.N}x{case.K}"
-    return " ".join([shape, product(case), kind(case), case.layout, winner]).lower()
+    return " ".join([shape, product(case), kind(case), case.layout, label(winner)]).lower()
 
 
 def _device_time(found: Iterable[answer.Winner]) -> bool:
@@ -248,17 +223,36 @@ def _device_time(found: Iterable[answer.Winner]) -> bool:
     return all(winner.row.timing is not None and winner.row.timing.mode != "e2e" for winner in found)
 
 
-def _microseconds(row: Row, tera: float) -> Cell:
-    """What a call takes at the median speed."""
-    assert row.timing is not None
-    value = row.timing.flops_per_call / tera * 1e-6
-    return Cell(f"{value:.1f}", value)
+def _number(value: float | None, form: str) -> Cell:
+    return Cell("") if value is None else Cell(format(value, form), value)
 
 
-def _ratio(ratio: Summary | None) -> Cell:
+def _tera(tera: Summary) -> Cells:
+    return {Column("TFLOPS", number=True): Cell(figure(tera.median), tera.median)}
+
+
+def _spread(tera: Summary) -> Cells:
+    return {Column("5%–95%", number=True): Cell(f"{figure(tera.p5)}–{figure(tera.p95)}", tera.p5)}
+
+
+def _time(times: Summary) -> Cells:
+    return {Column("µs", number=True): _number(times.median, ".1f" if times.median >= 100 else ".2f")}
+
+
+def _called(row: Row) -> Cells:
+    return {Column("Result"): Cell("allocated" if row.allocates else "into out=")}
+
+
+def _finished(timing: Timing) -> Cells:
+    finished = summarize(timing.finished_us).median if timing.finished_us else None
+    return {Column("µs until finished", number=True): _number(finished, ".2f")}
+
+
+def _ratio(ratio: Summary | None) -> Cells:
+    column = Column("× torch (95% interval)", number=True)
     if ratio is None:
-        return Cell("")
-    return Cell(f"{ratio.median:.3f} ({ratio.ci_low:.3f}–{ratio.ci_high:.3f})", ratio.median)
+        return {column: Cell("")}
+    return {column: Cell(f"{ratio.median:.3f} ({ratio.ci_low:.3f}–{ratio.ci_high:.3f})", ratio.median)}
 
 
 def _longest(shares: Iterable[Summary | None]) -> float:
@@ -266,10 +260,15 @@ def _longest(shares: Iterable[Summary | None]) -> float:
     return max([1.0, *(share.median for share in shares if share)])
 
 
-def _share(share: Summary | None, longest: float) -> Cell:
-    return Cell("") if share is None else Cell(f"{share.median:.1%}", share.median, bar=share.median / longest)
+def _share(share: Summary | None, longest: float) -> Cells:
+    cell = Cell("") if share is None else Cell(f"{share.median:.1%}", share.median, bar=share.median / longest)
+    return {Column("Of mma.sync", number=True): cell}
 
 
-def _remarks(row: Row) -> list[str]:
-    allocates = ["allocates its result"] if row.allocates else []
-    return [*allocates, *remarks(row)]
+def _resources(row: Row) -> Cells:
+    """Of what computes the product: the launch with the most threads; a split K adds a small one that sums up."""
+    kernel = max(row.kernels or (), key=lambda kernel: kernel.blocks * kernel.threads, default=None)
+    return {
+        Column("Registers", number=True): _number(kernel.registers if kernel else None, "d"),
+        Column("Shared, KiB", number=True): _number(kernel.shared_bytes / 1024 if kernel else None, ".0f"),
+    }

@@ -1,0 +1,245 @@
+"""Bursts on a CUDA device: a number of calls timed together, in one of three ways.
+
+``GraphBurst``  events around a CUDA graph of the calls: launching costs nothing that is measured. What cannot be
+                captured is an ``EventBurst``: eager calls, launched while the device is kept busy.
+``ColdBurst``   events around each single call, which finds nothing of its operands in the L2.
+``HostBurst``   the host's clock around eager calls: what issuing one costs a program.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+
+from hgemm.bench.nvml import Reading
+
+Call = Callable[[int], object]
+"""Enqueues call number i of a burst."""
+
+Timer = Literal["graph", "events", "wall"]
+
+BurstTiming = Literal["device", "cold", "host"]
+"""What a burst measures: the device's time, that of a call which finds a cold L2, or the host's."""
+
+LARGEST_GRAPH = 512
+"""Calls in one graph; longer bursts replay it. Capturing and instantiating some thousand takes tens of milliseconds."""
+
+FASTEST_CLOCK_HZ = 2e9
+"""To turn seconds into cycles for a spin; a device with a faster clock spins a little shorter."""
+
+LARGEST_QUEUE = 512
+"""Commands that are enqueued ahead: a stream takes about a thousand before launching blocks the host."""
+
+COMMANDS_A_COLD_CALL = 4
+"""The flush, two events and the call."""
+
+IN_FLIGHT = 200
+"""Calls between two waits of a HostBurst. A call may be two or three launches; the queue must never be full."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One timed burst."""
+
+    at: float
+    """When it began, on the machine's host clock."""
+    seconds: float
+    """A call, on average."""
+    reading: Reading
+    finished: float | None = None
+    """Of host time only: seconds a call until the device had finished all of them."""
+
+
+class Burst(Protocol):
+    """A number of calls that can be timed again and again."""
+
+    timer: Timer
+    calls: int
+
+    def run(self) -> Sample: ...
+
+    def close(self) -> None:
+        """Gives back what the burst holds on the device."""
+
+
+class CudaHost(Protocol):
+    """What bursts need of ``hgemm.bench.machine.CudaMachine``."""
+
+    def clock(self) -> float: ...
+
+    def synchronize(self) -> None: ...
+
+    def read(self) -> Reading: ...
+
+    def flush(self) -> None:
+        """Enqueues reads that leave nothing else in the L2."""
+
+
+def capture(call: Call, calls: int) -> torch.cuda.CUDAGraph:
+    """Captures calls 0 to ``calls - 1`` on the current stream, without instantiating the graph."""
+    graph = torch.cuda.CUDAGraph(keep_graph=True)
+    torch.cuda.synchronize()
+    graph.capture_begin(capture_error_mode="thread_local")
+    try:
+        for index in range(calls):
+            call(index)
+    finally:
+        graph.capture_end()
+    return graph
+
+
+def round_up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple
+
+
+class _DeviceBurst:
+    """The device's time for what ``_enqueue`` enqueues. It spins while the host launches, and so never waits for it."""
+
+    timer: Timer = "events"
+
+    def __init__(self, machine: CudaHost, call: Call, calls: int, rehearsals: int = 1) -> None:
+        self.calls = calls
+        self._machine = machine
+        self._call = call
+        self._start, self._end = _event(), _event()
+        for _ in range(rehearsals):
+            began = machine.clock()
+            self._enqueue()
+            launching = machine.clock() - began
+            machine.synchronize()
+        self._spin_cycles = int(FASTEST_CLOCK_HZ * (1.5 * launching + 20e-6))
+
+    def run(self) -> Sample:
+        at = self._machine.clock()
+        self._launch()
+        reading = self._machine.read()  # while the device is at work
+        return Sample(at, self._seconds(), reading)
+
+    def seconds(self) -> float:
+        """The same without a look at the board: for a trial."""
+        self._launch()
+        return self._seconds()
+
+    def close(self) -> None:
+        pass
+
+    def _launch(self) -> None:
+        torch.cuda._sleep(self._spin_cycles)
+        self._start.record()
+        self._enqueue()
+        self._end.record()
+
+    def _seconds(self) -> float:
+        self._end.synchronize()
+        return float(self._start.elapsed_time(self._end)) * 1e-3 / self.calls
+
+    def _enqueue(self) -> None:
+        for index in range(self.calls):
+            self._call(index)
+
+
+class EventBurst(_DeviceBurst):
+    """Eager calls, back to back."""
+
+
+class GraphBurst(_DeviceBurst):
+    """Replays of a graph that holds whole rings of calls. Raises whatever keeps the calls from being captured."""
+
+    timer: Timer = "graph"
+
+    def __init__(self, machine: CudaHost, call: Call, calls: int, ring: int) -> None:
+        in_graph = min(round_up(calls, ring), max(LARGEST_GRAPH // ring, 1) * ring)
+        self._replays = -(-calls // in_graph)
+        self._graph = capture(call, in_graph)
+        self._graph.instantiate()
+        # The first launch also uploads the graph.
+        super().__init__(machine, call, in_graph * self._replays, rehearsals=2)
+
+    def _enqueue(self) -> None:
+        for _ in range(self._replays):
+            self._graph.replay()
+
+    def close(self) -> None:
+        self._graph.reset()
+
+
+class ColdBurst(_DeviceBurst):
+    """Each call alone between two events, after a flush of the L2 that ends before the first of them.
+
+    The flush reads a buffer of several times the L2 and writes next to nothing, so that a call has no lines of others
+    to write back. The alternative, a graph of flushes and calls less a graph of flushes, takes a small difference of
+    two large times. The price of the events is that each call begins on an idle device: its launch, which hides behind
+    the call before it in the other modes, counts here, for everybody alike.
+    """
+
+    def __init__(self, machine: CudaHost, call: Call, calls: int) -> None:
+        calls = min(calls, LARGEST_QUEUE // COMMANDS_A_COLD_CALL)
+        self._pairs = [(_event(), _event()) for _ in range(calls)]
+        super().__init__(machine, call, calls)
+
+    def _enqueue(self) -> None:
+        for index, (before, after) in enumerate(self._pairs):
+            self._machine.flush()
+            before.record()
+            self._call(index)
+            after.record()
+
+    def _seconds(self) -> float:
+        self._end.synchronize()
+        return sum(before.elapsed_time(after) for before, after in self._pairs) * 1e-3 / self.calls
+
+
+class HostBurst:
+    """The host's time for eager calls: until they have returned, and until the device has finished them.
+
+    After every IN_FLIGHT calls the host waits for the device, outside the first of the two times. A longer stretch
+    would fill the launch queue, in which a call waits for room, and that would measure the device. No garbage is
+    collected meanwhile.
+    """
+
+    timer: Timer = "wall"
+
+    def __init__(self, machine: CudaHost, call: Call, calls: int) -> None:
+        self.calls = calls
+        self._machine = machine
+        self._call = call
+
+    def run(self) -> Sample:
+        at = self._machine.clock()
+        issued, finished = self._stretches()
+        return Sample(at, issued / self.calls, self._machine.read(), finished / self.calls)
+
+    def seconds(self) -> float:
+        """Seconds a call until the device has finished: for a trial."""
+        return self._stretches()[1] / self.calls
+
+    def close(self) -> None:
+        pass
+
+    def _stretches(self) -> tuple[float, float]:
+        clock, synchronize, call = self._machine.clock, self._machine.synchronize, self._call
+        issued = finished = 0.0
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for first in range(0, self.calls, IN_FLIGHT):
+                numbers = range(first, min(first + IN_FLIGHT, self.calls))
+                synchronize()
+                began = clock()
+                for number in numbers:
+                    call(number)
+                issued += clock() - began
+                synchronize()
+                finished += clock() - began
+        finally:
+            if collecting:
+                gc.enable()
+        return issued, finished
+
+
+def _event() -> Any:
+    return torch.cuda.Event(enable_timing=True)
