@@ -45,13 +45,23 @@ def hand_made(*rows: Row, M: int = 1000, bytes_moved: int = 10**6) -> Results:
     flops = 2 * M * 10**6
     ceiling = row("roof", CEILING, None, exact([200.0, 200.0, 200.0], flops))
     case = dataclasses.replace(
-        whole.cases[0], M=M, N=1000, K=1000, flops=flops, compulsory_bytes=bytes_moved, rows=[ceiling, *rows]
+        whole.cases[0],
+        M=M,
+        N=1000,
+        K=1000,
+        flops=flops,
+        compulsory_bytes=bytes_moved,
+        rows=[ceiling, *(_moving(bytes_moved, each) for each in rows)],
     )
     roofs = [
         Roof(CEILING, "compute", "TFLOPS", "bf16", "float32", 200.0, [200.0], 1980.0, "made up"),
         Roof(COPY, "bandwidth", "GB/s", None, None, 1000.0, [1000.0], 1980.0, "made up"),
     ]
     return dataclasses.replace(whole, cases=[case], roofs=roofs)
+
+
+def _moving(nbytes: int, row: Row) -> Row:
+    return dataclasses.replace(row, timing=row.timing and dataclasses.replace(row.timing, bytes_per_call=nbytes))
 
 
 def contestant(backend: str, tera: list[float], config: str | None = None, M: int = 1000) -> Row:
@@ -95,6 +105,7 @@ def test_the_answer_is_the_fastest_with_its_ratio_share_and_equals(tmp_path: Pat
         "µs": "20.00",
         "× torch (95% interval)": "2.000 (2.000–2.000)",
         "Of mma.sync": "50.0%",
+        "Of copy": "",
         "Within 1% of it": "triton",
     }
     assert (
@@ -116,6 +127,8 @@ def test_a_product_below_the_ridge_is_bound_by_memory(tmp_path: Path) -> None:
     assert page_of(hand_made(*THREE, bytes_moved=10**7), tmp_path).tables[FASTEST][1][2] == "compute"
     page = page_of(hand_made(*THREE, bytes_moved=10**7 + 10**5), tmp_path)
     assert page.tables[FASTEST][1][2] == "memory"
+    # 10.1 MB in 20 us are 505 GB/s.
+    assert page.tables[FASTEST][1][8] == "50.5%"
     assert "In the one memory-bound product, cuda_tma is fastest; " in page.text
 
 
@@ -144,6 +157,7 @@ def test_the_table_of_a_case_has_everybody_fastest_first_and_the_ceiling_below(t
         "TFLOPS": "100.0",
         "5%–95%": "82.0–118.0",
         "µs": "20.00",
+        "GB/s": "50",
         "× torch (95% interval)": "2.000 (2.000–2.000)",
         "Of mma.sync": "50.0%",
         "Error / bound": "0.31",
@@ -191,7 +205,9 @@ def test_time_on_the_host_is_no_share_of_the_device_and_like_is_compared_with_li
     refused = Row("contestant", "cublas", None, "refused", "no")
     measured = hand_made(*rows, refused, dataclasses.replace(refused, allocates=True))
     page = page_of(measured, tmp_path)
-    assert not {"TFLOPS", "Of mma.sync"} & {heading for lines in page.tables.values() for heading in lines[0]}
+    assert not {"TFLOPS", "Of mma.sync", "Of copy", "GB/s"} & {
+        heading for lines in page.tables.values() for heading in lines[0]
+    }
     assert page.tables[FASTEST][1][3:6] == ["cuda_tma128x128x64_s3_w64x32", "20.00", "2.000 (2.000–2.000)"]
     assert page.tables[FASTEST][1][-1] == "triton"
     (name,) = (caption for caption in page.tables if caption.startswith("1000 × 1000 × 1000, bf16"))

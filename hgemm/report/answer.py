@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hgemm import baselines
-from hgemm.bench.metrics import CEILING, COPY, find_row, relative, speed, tflops, timed_rows
+from hgemm.bench.metrics import CEILING, COPY, find_row, gigabytes_per_second, relative, speed, tflops, timed_rows
 from hgemm.bench.schema import CaseResult, Results, Row
 from hgemm.bench.statistics import Summary
 
@@ -33,6 +33,8 @@ class Winner:
     """Other backends that are level with it."""
     limit: Limit | None
     """Which measured roof is the lower one at the case's intensity; None if the run lacks either."""
+    of_copy: float | None
+    """Its compulsory bytes a second over the measured copy bandwidth."""
 
 
 def winners(results: Results) -> list[Winner]:
@@ -53,6 +55,7 @@ def winners(results: Results) -> list[Winner]:
                 relative(first, find_row(case, CEILING, "roof")),
                 tuple(name for name in dict.fromkeys(level) if name != first.backend),
                 _limit(case, ridge(results, case.dtype)),
+                _of_copy(first, _copy(results)),
             )
         )
     return found
@@ -79,8 +82,18 @@ def ridge(results: Results, dtype: str) -> float | None:
         ),
         None,
     )
-    copy = next((roof.value for roof in results.roofs if roof.name == COPY), None)
+    copy = _copy(results)
     return 1e3 * compute / copy if compute and copy else None
+
+
+def _copy(results: Results) -> float | None:
+    """The measured copy bandwidth in GB/s."""
+    return next((roof.value for roof in results.roofs if roof.name == COPY), None)
+
+
+def _of_copy(row: Row, copy: float | None) -> float | None:
+    assert row.timing is not None
+    return statistics.median(gigabytes_per_second(row.timing).values()) / copy if copy else None
 
 
 def _limit(case: CaseResult, ridge: float | None) -> Limit | None:

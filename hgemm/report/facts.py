@@ -49,7 +49,8 @@ def method(results: Results) -> list[str]:
         "sides alike, and then summarised; the interval is the 95% bootstrap interval of the median. The mma.sync "
         "ceiling is what the tensor cores reach by that instruction on registers alone, timed in the same rounds.",
         "A product is compute-bound if it has more operations for each byte it must move than the ridge, where the "
-        "measured mma.sync and copy roofs meet; below that it is memory-bound.",
+        "measured mma.sync and copy roofs meet; below that it is memory-bound, and compared with copying: by the bytes "
+        "that it must move, each element once, a second.",
         _clocks(timings),
     ]
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hgemm import devices
-from hgemm.bench.metrics import CEILING, clock_mhz, find_row, label, microseconds, relative, speed, timed_rows
+from hgemm.bench.metrics import (
+    CEILING,
+    clock_mhz,
+    find_row,
+    gigabytes_per_second,
+    label,
+    microseconds,
+    relative,
+    speed,
+    timed_rows,
+)
 from hgemm.bench.schema import CaseResult, Results, Row, Timing
 from hgemm.bench.statistics import Summary, summarize
 from hgemm.bench.tables import figure, remarks
@@ -97,7 +108,7 @@ def winners(found: Sequence[answer.Winner]) -> Table:
                 **(_tera(winner.speed) if device else {}),
                 **_time(microseconds(winner.row)),
                 **_ratio(winner.of_torch),
-                **(_share(winner.of_ceiling, longest) if device else {}),
+                **(_share(winner.of_ceiling, longest) | _of_copy(winner) if device else {}),
                 Column(f"Within {answer.MARGIN:.0%} of it"): Cell(", ".join(winner.level)),
             },
         )
@@ -137,6 +148,7 @@ def _case(case: CaseResult, device: bool) -> Table:
             Column("Configuration", code=True): Cell(row.config or ""),
             **(_tera(tera) | _spread(tera) if device else _called(row)),
             **_time(times),
+            **(_bandwidth(row.timing) if device else {}),
             **(_finished(row.timing) if not device else {}),
             **_ratio(relative(row, torch_row)),
             **(_share(relative(row, ceiling), longest) if device else {}),
@@ -263,6 +275,17 @@ def _longest(shares: Iterable[Summary | None]) -> float:
 def _share(share: Summary | None, longest: float) -> Cells:
     cell = Cell("") if share is None else Cell(f"{share.median:.1%}", share.median, bar=share.median / longest)
     return {Column("Of mma.sync", number=True): cell}
+
+
+def _of_copy(winner: answer.Winner) -> Cells:
+    """For what memory limits: to others that share says little."""
+    return {Column("Of copy", number=True): _number(winner.of_copy if winner.limit == "memory" else None, ".1%")}
+
+
+def _bandwidth(timing: Timing) -> Cells:
+    """Of compulsory bytes."""
+    rates = gigabytes_per_second(timing).values() if timing.bytes_per_call else ()
+    return {Column("GB/s", number=True): _number(statistics.median(rates) if rates else None, ",.0f")}
 
 
 def _resources(row: Row) -> Cells:
