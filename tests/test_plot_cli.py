@@ -130,7 +130,7 @@ def test_no_packaged_results_is_said(
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["pie"], "a picture is one of roofline, ceiling; found 'pie'"), (["--format", "bmp"], "a format is one of svg")],
+    [(["pie"], "a picture is one of roofline, ceiling, sizes, heatmap, samples, timeline, or all; found 'pie'"), (["--format", "bmp"], "a format is one of svg")],
 )
 def test_a_bad_option_is_status_2(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
