@@ -13,17 +13,14 @@ import matplotlib.pyplot as plt
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from hgemm.bench.metrics import timed_rows
 from hgemm.bench.schema import Results
-from hgemm.plot import KINDS, NothingToDraw, style
+from hgemm.plot import KINDS, WHOLE_RUN, NothingToDraw, style, timed_dtypes
 
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 
 
 @dataclass(frozen=True)
 class Chart:
-    kind: str
-    dtype: str
     title: str
     caption: str
     """What its kind shows."""
@@ -31,23 +28,23 @@ class Chart:
 
 
 def draw_all(results: Results, prefix: str, doing: Callable[[str], None]) -> tuple[list[Chart], list[tuple[str, str]]]:
-    """Charts of every kind and dtype, and for each kind with nothing to show its name and the reason.
+    """Charts of every kind and dtype, and the name of each that has nothing to show with the reason.
 
     ``prefix`` keeps the names inside the pictures apart from those of another file's.
     """
-    dtypes = dict.fromkeys(case.dtype for case in results.cases if timed_rows(case))
     charts, missing = [], []
     for kind, draw in KINDS.items():
-        for dtype in dtypes:
-            doing(f"{kind}, {dtype}")
+        for dtype in (None,) if kind in WHOLE_RUN else timed_dtypes(results):
+            name = f"{kind}, {dtype}" if dtype else kind
+            doing(name)
             try:
                 figure = draw(results, dtype)
             except NothingToDraw as error:
-                missing.append((f"{kind}, {dtype}", str(error)))
+                missing.append((name, str(error)))
                 continue
-            title = _title(figure) or f"{kind}, {dtype}"
-            svg = inline(_save(figure), f"{prefix}-{kind}-{dtype}", title)
-            charts.append(Chart(kind, dtype, title, _caption(draw), svg))
+            title = _title(figure) or name
+            svg = inline(_save(figure), f"{prefix}-{kind}-{dtype or 'all'}", title)
+            charts.append(Chart(title, caption(draw), svg))
     return charts, missing
 
 
@@ -90,7 +87,7 @@ def _local(name: str) -> str:
 def _save(figure: Figure) -> str:
     buffer = io.StringIO()
     with style.context():
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        figure.savefig(buffer, format="svg")
     plt.close(figure)
     return buffer.getvalue()
 
@@ -101,6 +98,6 @@ def _title(figure: Figure) -> str:
     return texts[0].get_text() if texts else ""
 
 
-def _caption(draw: Callable[[Results, str], Figure]) -> str:
+def caption(draw: Callable[..., Figure]) -> str:
     """The first sentence of the module that draws a chart says what it shows."""
     return (inspect.getdoc(inspect.getmodule(draw)) or "").split("\n\n")[0].replace("\n", " ")
