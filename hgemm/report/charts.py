@@ -19,12 +19,17 @@ from hgemm.plot import KINDS, WHOLE_RUN, NothingToDraw, style, timed_dtypes
 _XLINK = "{http://www.w3.org/1999/xlink}href"
 
 
+ON_CELLS = ("heatmap",)
+"""Kinds whose figures stand on coloured cells, chosen to be read on exactly those colours."""
+
+
 @dataclass(frozen=True)
 class Chart:
     title: str
     caption: str
     """What its kind shows."""
     svg: Markup
+    on_cells: bool
 
 
 def draw_all(results: Results, prefix: str, doing: Callable[[str], None]) -> tuple[list[Chart], list[tuple[str, str]]]:
@@ -44,7 +49,7 @@ def draw_all(results: Results, prefix: str, doing: Callable[[str], None]) -> tup
                 continue
             title = _title(figure) or name
             svg = inline(_save(figure), f"{prefix}-{kind}-{dtype or 'all'}", title)
-            charts.append(Chart(title, caption(draw), svg))
+            charts.append(Chart(title, caption(draw), svg, kind in ON_CELLS))
     return charts, missing
 
 
