@@ -189,7 +189,7 @@ def test_headings_tables_and_pictures_are_named_for_readers_of_screens(browser: 
     found = browser.evaluate(
         """(() => { const all = (selector) => [...document.querySelectorAll(selector)]; return {
           language: document.documentElement.lang,
-          levels: all('h1, h2, h3, h4').map((each) => Number(each.tagName[1])),
+          levels: all('h1, h2, h3, h4, h5, h6').map((each) => Number(each.tagName[1])),
           unscoped: all('th:not([scope])').length,
           uncaptioned: all('table').filter((each) => !each.caption?.textContent.trim()).length,
           unnamed: all('svg').filter((each) => !each.ariaLabel || each.role !== 'img').length,
