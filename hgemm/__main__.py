@@ -7,6 +7,7 @@ TOOLS = {
     "bench": "how fast: contestants interleaved in one run, with the ceilings of the device",
     "plot": "the charts of a results file",
     "profile": "what a kernel is made of, from compiled code, and does, from Nsight Compute",
+    "report": "one HTML page of results files: the answer, charts, tables, and the data themselves",
 }
 
 

@@ -134,6 +134,8 @@ def context() -> contextlib.AbstractContextManager[None]:
 def text_points(text: str, size: float, weight: str = "normal") -> float:
     """Width of a line of text in points, in the font that pictures are drawn with, and a little for letters that are
     rounded to whole pixels."""
+    if not text.strip():
+        return 0.0
     font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
     width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
     return 1.04 * float(width)
