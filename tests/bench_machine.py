@@ -147,7 +147,7 @@ class Verdict:
     passed: bool
 
 
-def verify(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Verdict:
+def verify(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, properties: Properties) -> Verdict:
     """The rounded product is within 1% of the fp64 one, or the verdict is bad."""
     error = (c.double() - a.double() @ b.double()).abs() / (0.01 * (a.double().abs() @ b.double().abs()) + 1e-9)
     worst = float(error.nan_to_num(nan=float("inf")).max())

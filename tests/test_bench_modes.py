@@ -145,9 +145,9 @@ def test_of_a_large_batch_some_are_held_against_fp64_the_first_and_the_last_amon
     machine = FakeMachine()
     seen = []
 
-    def counting(a, b, c):
+    def counting(a, b, c, properties):
         seen.append((a.storage_offset() // 32, c.shape))
-        return verify(a, b, c)
+        return verify(a, b, c, properties)
 
     plan = Plan((Case(Shape(8, 8, 4, batch=100)),), ("torch",), duty=DutyCycle(2.0, 1.0), rounds=1)
     make = lambda limit, device: FakeCeiling(machine)  # noqa: E731

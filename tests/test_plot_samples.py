@@ -67,7 +67,7 @@ def test_a_sample_far_away_is_an_arrow_at_the_edge_with_its_figure() -> None:
     figure = samples.draw(made_up, "bf16")
     (axes,) = figure.axes
     assert ("<", axes.get_xlim()[0]) in marks(axes, names(axes).index("torch"))
-    assert "−50%" in texts(figure)  # noqa: RUF001
+    assert "−50%" in texts(figure)
     assert axes.get_xlim()[1] <= 10
 
 
