@@ -1,0 +1,176 @@
+"""The tables of the README, made of committed results files and nothing else:
+
+python tests/readme_tables.py        rewrites them in README.md
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+from pathlib import Path
+
+from hgemm.bench.metrics import CEILING, find_row, label, relative, speed, timed_rows
+from hgemm.bench.results import read
+from hgemm.bench.schema import CaseResult, Results, Row
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+RESULTS = ROOT / "plots" / "results"
+TABLE_CASE = (4096, "bf16")
+SIZES = (2048, 4096, 8192)
+
+# What one idea is worth: the speed of the first over that of the second, in one run. A name without a configuration
+# stands for the fastest of that backend.
+QUESTIONS = (
+    ("the 64-byte swizzle", "cuda_cp_async:128x128x32_s3_w64x32", "cuda_cp_async:128x128x32_s3_w64x32_noswizzle"),
+    ("three stages instead of two", "cuda_cp_async:128x128x32_s3_w64x32", "cuda_cp_async:128x128x32_s2_w64x32"),
+    ("TMA instead of cp.async", "cuda_tma:128x128x32_s3_w64x32", "cuda_cp_async:128x128x32_s3_w64x32"),
+    (
+        "tiles of K = 64 instead of 32, two blocks either way",
+        "cuda_tma:128x128x64_s3_w64x32",
+        "cuda_tma:128x128x32_s3_w64x32",
+    ),
+    (
+        "two blocks with K = 32 instead of one with K = 64",
+        "cuda_tma:128x128x32_s3_w64x32",
+        "cuda_tma:128x128x64_s6_w64x32",
+    ),
+    (
+        "warp tiles of 64x64 instead of 64x32",
+        "cuda_tma:128x256x64_s2_w64x64",
+        "cuda_tma:128x128x64_s3_w64x32",
+    ),
+    (
+        "warps that take turns at copying instead of a block barrier",
+        "cuda_tma:256x128x64_s4_w64x64_rotate",
+        "cuda_tma:256x128x64_s4_w64x64",
+    ),
+    ("CUDA instead of Triton, mma.sync in both", "cuda_tma", "triton_mma_sync"),
+    ("wgmma instead of mma.sync, both from Triton", "triton", "triton_mma_sync"),
+    ("Triton instead of cuBLAS", "triton", "torch"),
+)
+
+
+def case_of(results: Results, size: int, dtype: str) -> CaseResult:
+    return next(
+        case
+        for case in results.cases
+        if (case.M, case.N, case.K, case.dtype, case.batch, case.layout) == (size, size, size, dtype, 1, "nn")
+    )
+
+
+def contestants(case: CaseResult) -> str:
+    """The rows of one case, fastest first."""
+    ceiling, torch_row = find_row(case, CEILING, "roof"), find_row(case, "torch")
+    lines = [
+        "| backend | configuration | TFLOPS | of the mma.sync ceiling | of torch |",
+        "| --- | --- | --: | --: | --: |",
+    ]
+    for row in sorted(timed_rows(case), key=lambda row: -speed(row).median):
+        share, ratio = relative(row, ceiling), relative(row, torch_row)
+        assert share is not None and ratio is not None
+        config = f"`{row.config}`" if row.config else ""
+        lines.append(
+            f"| `{row.backend}` | {config} | {speed(row).median:.0f} | {share.median:.1%} | {ratio.median:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def questions(results: Results) -> str:
+    """What one idea is worth, by size."""
+    lines = ["| what it is worth | " + " | ".join(f"{size}³" for size in SIZES) + " |", "| --- |" + " --: |" * len(SIZES)]
+    for words, better, worse in QUESTIONS:
+        ratios = []
+        for size in SIZES:
+            case = case_of(results, size, TABLE_CASE[1])
+            ratio = relative(named(case, better), named(case, worse))
+            assert ratio is not None
+            ratios.append(f"{ratio.median:.2f}")
+        lines.append(f"| {words} | {' | '.join(ratios)} |")
+    return "\n".join(lines)
+
+
+def named(case: CaseResult, name: str) -> Row:
+    rows = [row for row in timed_rows(case) if name in (label(row), row.backend)]
+    return max(rows, key=lambda row: speed(row).median)
+
+
+def projections(results: Results) -> str:
+    """By backend and M, the geometric mean over the products of a file of speed relative to torch, bf16."""
+    cases = [case for case in results.cases if case.dtype == TABLE_CASE[1]]
+    rows_of_c = sorted({case.M for case in cases})
+    names = dict.fromkeys(row.backend for case in cases for row in timed_rows(case) if row.backend != "torch")
+    lines = ["| of torch | " + " | ".join(f"M = {M:,}" for M in rows_of_c) + " |", "| --- |" + " --: |" * len(rows_of_c)]
+    for name in names:
+        cells = []
+        for M in rows_of_c:
+            ratios = [
+                relative(named(case, name), find_row(case, "torch"))
+                for case in cases
+                if case.M == M and any(row.backend == name for row in timed_rows(case))
+            ]
+            known = [ratio.median for ratio in ratios if ratio is not None]
+            cells.append(f"{statistics.geometric_mean(known):.2f}" if known else "")
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def host(results: Results) -> str:
+    """Host time a call, with ``out`` and without, and over torch.matmul's."""
+    (case,) = (case for case in results.cases if case.dtype == TABLE_CASE[1])
+    lines = ["| backend | out given, µs | of torch | out made, µs | of torch |", "| --- | --: | --: | --: | --: |"]
+
+    def microseconds(name: str, allocates: bool) -> float:
+        row = find_row(case, name, allocates=allocates)
+        assert row is not None and row.timing is not None
+        return statistics.median(row.timing.samples_us)
+
+    for name in dict.fromkeys(row.backend for row in timed_rows(case)):
+        cells = []
+        for allocates in (False, True):
+            time = microseconds(name, allocates)
+            cells += [f"{time:.1f}", f"{time / microseconds('torch', allocates):.2f}"]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def checked() -> str:
+    """What hgemm.check reported."""
+    report = json.loads((RESULTS / "h200-check.json").read_text())
+    tried = sum(result["cases"] for result in report["results"])
+    failed = sum(len(result["failures"]) for result in report["results"])
+    runs = len({(result["backend"], result["config"], result["dtype"]) for result in report["results"]})
+    return (
+        f"{tried:,} products by {runs} pairs of configuration and dtype on the {report['gpu'].removeprefix('NVIDIA ')}, "
+        f"{failed} wrong."
+    )
+
+
+def tables() -> dict[str, str]:
+    """The text of each table by the name of its place in the README."""
+    squares = read(RESULTS / "h200-squares.json")
+    return {
+        "contestants": contestants(case_of(squares, *TABLE_CASE)),
+        "questions": questions(squares),
+        "projections": projections(read(RESULTS / "h200-llm.json")),
+        "batched": projections(read(RESULTS / "h200-batched.json")),
+        "host": host(read(RESULTS / "h200-e2e.json")),
+        "check": checked(),
+    }
+
+
+def place(name: str) -> re.Pattern[str]:
+    return re.compile(f"(<!-- {name}:begin -->\n)(.*?)(\n<!-- {name}:end -->)", re.DOTALL)
+
+
+def main() -> None:
+    text = README.read_text()
+    for name, table in tables().items():
+        text, count = place(name).subn(lambda match, table=table: match[1] + table + match[3], text)
+        assert count == 1, name
+    README.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
