@@ -131,6 +131,19 @@ def test_more_shared_memory_than_the_device_has_is_refused_with_both_numbers(mon
     assert BACKENDS["cuda_tma"].accepts(problem(), None) is None
 
 
+@pytest.mark.parametrize("config", ["256x128x64_s4_w64x64_rotate", "256x128x64_s4_w64x64_rotate_persistent"])
+def test_the_rotating_configurations_run_on_hopper_only(monkeypatch, config):
+    # 4 stages x (2 bytes x 64 x (256 + 128) + 2 mbarriers x 8) = 196,672 bytes.
+    for device, fits in ((HOPPER, True), (GEFORCE, False), (ALMOST, False)):
+        put_device(monkeypatch, device)
+        rule = BACKENDS["cuda_tma"].accepts(problem(), config)
+        if fits:
+            assert rule is None
+        else:
+            assert f"{config} needs 196,672 bytes" in rule
+            assert f"{device.name} has {device.shared_bytes_per_block:,}" in rule
+
+
 def test_the_device_of_the_tensors_decides(monkeypatch):
     put_device(monkeypatch, AMPERE, HOPPER)
     rule = BACKENDS["cuda_tma"].accepts(problem(), None)
