@@ -103,7 +103,7 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     const uint32_t next = number + ptx::grid_blocks();
     const bool last_tile = !Config::PERSISTENT || next >= tile_count;
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
-      // In the first LAG rounds the stage is new: the parity of a phase before the first counts as completed.
+      // For the first LAG tiles the stage is new: the parity of a phase before the first counts as completed.
       if (warp == issuer && ptx::elect_one()) {
         const RingPosition<STAGES> refill = position.back(LAG);
         ptx::mbarrier_wait_parity(freed + refill.stage * BARRIER_BYTES, refill.phase);

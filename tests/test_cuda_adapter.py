@@ -263,6 +263,24 @@ def test_every_configuration_multiplies_on_a_side_stream(name, dtype):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("K", [8, 72, 328])
+def test_persistent_blocks_compute_more_tiles_than_the_device_holds(K):
+    record, config = BACKENDS["cuda_tma"], "256x128x64_s4_w64x64_rotate_persistent"
+    if reason := record.unavailable("cuda"):
+        pytest.skip(reason)
+    generator = torch.Generator().manual_seed(2)
+    a, b = (
+        torch.randint(-4, 5, (3, *shape), generator=generator).to("cuda", torch.bfloat16)
+        for shape in ((4104, K), (K, 2056))
+    )
+    out = torch.full((3, 4104, 2056), torch.nan, dtype=torch.bfloat16, device="cuda")  # 3 x 17 x 17 tiles
+    if rule := record.accepts(Problem.from_tensors(a, b, out), config):
+        pytest.skip(rule)
+    record.run(a, b, out, config)
+    assert torch.equal(out, (a.double() @ b.double()).bfloat16())
+
+
+@pytest.mark.gpu
 @BOTH
 def test_the_device_reports_the_resources_of_every_configuration(name):
     from hgemm.cuda_kernels.build import load_unit
