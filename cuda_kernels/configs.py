@@ -29,6 +29,8 @@ class KernelConfig:
     """Dynamic shared memory of a block. The compiler checks it against the kernel's own arithmetic."""
     kernel: str
     """The class template of the kernel: `kernel<T, Config>`."""
+    header: str
+    """The file that defines it."""
     geforce: bool = True
     """Meant for sm_120: fits 101,376 bytes and compiles there without spills."""
 
@@ -39,12 +41,11 @@ class KernelConfig:
 
 @dataclass(frozen=True)
 class Family:
-    """One kernel source and its configurations."""
+    """Kernels of one idea and their configurations."""
 
     name: str
     backend: str
     idea: str
-    header: str
     minimum_capability: tuple[int, int]
     configs: tuple[KernelConfig, ...]
 
@@ -65,14 +66,17 @@ def _cp_async(name: str, blocks_per_multiprocessor: int) -> KernelConfig:
     config = Config.parse(name)
     staged_c = 2 * config.tile_m * config.tile_n
     shared_bytes = max(_ring_bytes(config, 0), staged_c)
-    return KernelConfig(config, blocks_per_multiprocessor, shared_bytes, "hgemm::CpAsyncGemm")
+    return KernelConfig(config, blocks_per_multiprocessor, shared_bytes, "hgemm::CpAsyncGemm", "cp_async.cuh")
 
 
 def _tma(name: str, blocks_per_multiprocessor: int) -> KernelConfig:
     config = Config.parse(name)
-    shared_bytes = _ring_bytes(config, 8)
+    if "rotate" in config.flags:
+        shared_bytes, kernel, header = _ring_bytes(config, 16), "hgemm::TmaRotatingGemm", "tma_rotating.cuh"
+    else:
+        shared_bytes, kernel, header = _ring_bytes(config, 8), "hgemm::TmaGemm", "tma.cuh"
     geforce = shared_bytes <= GEFORCE_SHARED_BYTES
-    return KernelConfig(config, blocks_per_multiprocessor, shared_bytes, "hgemm::TmaGemm", geforce)
+    return KernelConfig(config, blocks_per_multiprocessor, shared_bytes, kernel, header, geforce)
 
 
 FAMILIES: dict[str, Family] = {
@@ -82,7 +86,6 @@ FAMILIES: dict[str, Family] = {
             name="cp_async",
             backend="cuda_cp_async",
             idea="cp.async into a swizzled ring, ldmatrix, mma.sync",
-            header="cp_async.cuh",
             minimum_capability=(8, 0),
             configs=(
                 _cp_async("128x128x32_s2_w64x32", 2),
@@ -94,7 +97,6 @@ FAMILIES: dict[str, Family] = {
             name="tma",
             backend="cuda_tma",
             idea="TMA load, an mbarrier a stage, ldmatrix, mma.sync, fragments double-buffered",
-            header="tma.cuh",
             minimum_capability=(9, 0),
             configs=(
                 # 3 x (32,768 + 8) bytes: one block in the 101,376 of sm_120, two on Hopper.
@@ -106,6 +108,9 @@ FAMILIES: dict[str, Family] = {
                 _tma("128x256x64_s2_w64x64", 1),
                 # 4 x (49,152 + 8) bytes: Hopper only.
                 _tma("256x128x64_s4_w64x64", 1),
+                # 4 x (49,152 + 16) bytes: a second mbarrier a stage takes the place of the block's barrier.
+                _tma("256x128x64_s4_w64x64_rotate", 1),
+                _tma("256x128x64_s4_w64x64_rotate_persistent", 1),
             ),
         ),
     )
@@ -129,7 +134,7 @@ class Unit:
         family = FAMILIES[self.family]
         lines = [
             "// Generated from the table in configs.py.",
-            f'#include "{family.header}"',
+            *(f'#include "{header}"' for header in dict.fromkeys(kernel.header for kernel in family.configs)),
             '#include "unit.cuh"',
             "",
         ]
@@ -143,6 +148,7 @@ class Unit:
                 f"  static constexpr bool A_K_CONTIGUOUS = {_cpp(self.layout[0] == 'n')};",
                 f"  static constexpr bool B_K_CONTIGUOUS = {_cpp(self.layout[1] == 't')};",
                 *(["  static constexpr bool SWIZZLED = false;"] if "noswizzle" in c.flags else []),
+                *(["  static constexpr bool PERSISTENT = true;"] if "persistent" in c.flags else []),
                 "};",
                 f"static_assert({kernel.kernel}<hgemm::{self.dtype}, Config_{index}>::SHARED_BYTES == "
                 f'{kernel.shared_bytes}, "shared memory of {c.name} in configs.py");',

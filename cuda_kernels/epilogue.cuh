@@ -104,4 +104,53 @@ struct StoreThroughShared {
   }
 };
 
+// By shuffles, in 16-byte stores, without shared memory: the tiles that come next may land in it meanwhile.
+//
+// The four lanes of a quad hold a row of four neighbouring 16x8 fragments, each lane 4 bytes of every fragment. They
+// transpose these 4x4 words among themselves. Then each lane has the 16 bytes of one fragment, and a warp's store
+// covers eight rows with 64 bytes, two whole sectors, each.
+template <class T, class Config>
+struct StoreShuffled {
+  using Warp = WarpTile<T, Config>;
+  static_assert(Warp::COLUMN_FRAGMENTS % 4 == 0, "whole groups of four fragments");
+
+  HGEMM_DEVICE void store(const Warp& warp_tile, const Output& c, const BlockTile& tile, int warp, int lane) {
+    const int first_row = tile.row + warp / Config::WARPS_N * Config::WARP_M + lane / 4;
+    const int first_column = tile.column + warp % Config::WARPS_N * Config::WARP_N + lane % 4 * CHUNK_ELEMENTS;
+    char* const base = static_cast<char*>(c.base) + tile.batch * c.batch_stride * ELEMENT_BYTES;
+#pragma unroll
+    for (int i = 0; i < Warp::ROW_FRAGMENTS; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)  // rows 0-7 and 8-15 of the fragments
+#pragma unroll
+        for (int j = 0; j < Warp::COLUMN_FRAGMENTS; j += 4) {
+          uint32_t word[4];
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const float* value = &warp_tile.accumulators[i][j + e][half * 2];
+            word[e] = T::pack(value[0], value[1]);
+          }
+          transpose(word, lane);
+          store_chunk(c, base, first_row + i * 16 + half * 8, first_column + j * 8, word);
+        }
+  }
+
+ private:
+  // word[e] of lane q of a quad becomes what word[q] of lane e was: 2x2 blocks first, then words within the blocks.
+  HGEMM_DEVICE void transpose(uint32_t (&word)[4], int lane) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) exchange(word[e], word[e + 2], lane, 2);
+#pragma unroll
+    for (int e = 0; e < 4; e += 2) exchange(word[e], word[e + 1], lane, 1);
+  }
+
+  // Between lanes whose indices differ in `bit`: the one without it gives its `second` for the other's `first`.
+  HGEMM_DEVICE void exchange(uint32_t& first, uint32_t& second, int lane, int bit) {
+    const bool has_bit = lane & bit;
+    const uint32_t received = ptx::shuffle_xor(has_bit ? first : second, bit);
+    first = has_bit ? received : first;
+    second = has_bit ? second : received;
+  }
+};
+
 }  // namespace hgemm

@@ -3,6 +3,7 @@
 //   launch<kernel>(blocks, threads, shared_bytes, stream, arguments...)
 //   encode_tensor_map(map, matrix, box)
 //   resources<kernel>(threads, shared_bytes, result)
+//   resident_blocks<kernel>(threads, shared_bytes, blocks)
 //
 // Each returns nullptr, or a message that stays valid until this thread's next call.
 #pragma once
@@ -97,6 +98,26 @@ const char* resources(int threads, int shared_bytes, HgemmResources* result) {
   if (cudaError_t error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, Kernel, threads, shared_bytes))
     return describe("cudaOccupancyMaxActiveBlocksPerMultiprocessor", error);
   *result = {attributes.numRegs, static_cast<int>(attributes.localSizeBytes), shared_bytes, threads, blocks};
+  return nullptr;
+}
+
+// Blocks that the current device holds at a time: its multiprocessors times those that fit one. They are asked for when
+// the kernel first runs on a device, and remembered for devices 0 to 63.
+template <auto Kernel>
+const char* resident_blocks(int threads, int shared_bytes, uint32_t* blocks) {
+  static std::atomic<uint32_t> known[64]{};
+  int device;
+  if (cudaError_t error = cudaGetDevice(&device)) return describe("cudaGetDevice", error);
+  if (device < 64 && (*blocks = known[device].load(std::memory_order_relaxed))) return nullptr;
+  int multiprocessors;
+  if (cudaError_t error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device))
+    return describe("cudaDeviceGetAttribute", error);
+  HgemmResources fits;
+  if (const char* error = resources<Kernel>(threads, shared_bytes, &fits)) return error;
+  *blocks = static_cast<uint32_t>(multiprocessors) * fits.blocks_per_multiprocessor;
+  if (*blocks == 0)
+    return message("no block of %d threads with %d bytes of shared memory fits the device", threads, shared_bytes);
+  if (device < 64) known[device].store(*blocks, std::memory_order_relaxed);
   return nullptr;
 }
 

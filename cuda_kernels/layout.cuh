@@ -87,6 +87,7 @@ struct TileShape {
   static constexpr int WARPS_M = TileM / WarpM, WARPS_N = TileN / WarpN;
   static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
   static constexpr bool SWIZZLED = true;
+  static constexpr bool PERSISTENT = false;  // as many blocks as the device holds, each computing tile after tile of C
 
   static_assert(TileM % WarpM == 0 && TileN % WarpN == 0, "the warps tile the block");
   static_assert(WarpM == 32 || WarpM % 64 == 0, "a warp's rows lie in whole boxes of 64 or in half of one");

@@ -71,11 +71,12 @@ struct WarpTile {
     for (int j = 0; j < COLUMN_FRAGMENTS / 2; ++j) B::ldmatrix(b[set][j], B::moved(b_tile + b_lane, j * 16, step * 16));
   }
 
-  // A word that depends on all fragments of both sets: whoever uses it has waited for every ldmatrix before it.
-  HGEMM_MEMBER uint32_t loaded() const {
+  // A word that depends on all fragments of both sets, or of set 1: whoever uses it has waited for every ldmatrix that
+  // loaded them.
+  HGEMM_MEMBER uint32_t loaded(int first_set = 0) const {
     uint32_t word = 0;
 #pragma unroll
-    for (int set = 0; set < 2; ++set) {
+    for (int set = first_set; set < 2; ++set) {
 #pragma unroll
       for (int i = 0; i < ROW_FRAGMENTS; ++i) word |= a[set][i][0];
 #pragma unroll

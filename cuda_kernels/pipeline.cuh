@@ -18,6 +18,12 @@ struct RingPosition {
       phase ^= 1;
     }
   }
+
+  // The position `count` tiles ago, at most Stages.
+  HGEMM_MEMBER RingPosition back(int count) const {
+    const bool wraps = stage < count;
+    return {stage - count + (wraps ? Stages : 0), phase ^ wraps};
+  }
 };
 
 }  // namespace hgemm

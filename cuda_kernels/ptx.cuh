@@ -30,6 +30,7 @@ namespace ptx {
 
 HGEMM_DEVICE uint32_t thread_index() { return threadIdx.x; }
 HGEMM_DEVICE uint32_t block_index() { return blockIdx.x; }
+HGEMM_DEVICE uint32_t grid_blocks() { return gridDim.x; }
 HGEMM_DEVICE uint32_t lane_index() { return threadIdx.x % 32; }
 
 // The warp's index, broadcast from lane 0 so that the compiler knows it to be the same in all lanes.
@@ -66,6 +67,10 @@ HGEMM_DEVICE void barrier_sync_after(uint32_t loaded) {
 
 // bar.warp.sync: all lanes of the warp arrive; orders their memory accesses among themselves.
 HGEMM_DEVICE void warp_sync() { __syncwarp(); }
+
+// shfl.sync.bfly: each lane gets the value of the lane whose index differs from its own in the bits of `mask`. All
+// lanes of the warp take part.
+HGEMM_DEVICE uint32_t shuffle_xor(uint32_t value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
 
 // ---- shared memory access ----
 
@@ -223,6 +228,14 @@ HGEMM_DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.rele
 // One arrival that also announces `bytes` of asynchronous copies to this phase.
 HGEMM_DEVICE void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+
+// One arrival, which releases what this thread has read and written, and what it knows that others have, only after
+// `loaded` has been computed: an arrival does not wait for an ldmatrix in flight any more than barrier_sync does, and
+// an mma in front of it does not hold it back either. The barrier's address is made to depend on `loaded`, by an always
+// zero.
+HGEMM_DEVICE void mbarrier_arrive_after(uint32_t barrier, uint32_t loaded) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier + (loaded & blockIdx.z)) : "memory");
 }
 
 // Waits until the phase of the given parity has completed: 0 for the first, 1 for the second, 0 for the third, ...

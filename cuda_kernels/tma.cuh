@@ -16,9 +16,9 @@
 #pragma once
 
 #include "epilogue.cuh"
-#include "launch.cuh"
 #include "pipeline.cuh"
 #include "raster.cuh"
+#include "tma_operands.cuh"
 
 namespace hgemm {
 
@@ -30,22 +30,10 @@ struct TmaGemm {
   static constexpr int BARRIER_BYTES = 8;  // one mbarrier a stage, behind the ring
   static constexpr int SHARED_BYTES = Config::STAGES * (Ring::BYTES + BARRIER_BYTES);
   static_assert(Epilogue::BYTES <= Config::STAGES * Ring::BYTES, "C is staged in the ring");
-  static_assert(Ring::A::ROWS <= 256 && Ring::B::ROWS <= 256, "a box has at most 256 rows");
 
   static const char* launch(const HgemmProblem& problem, void* stream);
   static const char* resources(HgemmResources* result);
 };
-
-// The boxes of one operand's tile, whose first element is (outer, k).
-template <class Tile>
-HGEMM_DEVICE void copy_boxes(uint32_t tile, const TensorMap* map, uint32_t barrier, int outer, int k, int batch) {
-#pragma unroll
-  for (int box = 0; box < Tile::BOXES; ++box) {
-    const int column = Tile::K_CONTIGUOUS ? k : outer + box * Tile::BOX_COLUMNS;
-    const int row = Tile::K_CONTIGUOUS ? outer : k;
-    ptx::tma_load_3d(tile + box * Tile::BOX_BYTES, map, barrier, column, row, batch);
-  }
-}
 
 template <class T, class Config>
 HGEMM_KERNEL(Config::THREADS, Config::BLOCKS_PER_MULTIPROCESSOR)
@@ -110,38 +98,6 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
   // The ring becomes staging memory for C: the last barrier above came after every warp's last read of it, and every
   // copy that was started has been waited for.
   TmaGemm<T, Config>::Epilogue::store(warp_tile, ring, c, tile, warp, lane);
-}
-
-// An operand as it lies in memory: rows of K elements, or K rows of `outer` elements. The stride of an axis of size 1
-// means nothing and may be anything, but the descriptor wants a multiple of 16 bytes: it gets that of a dense matrix. A
-// matrix that all batches share is described once, and its batch coordinate stays 0.
-template <class Tile>
-Matrices stored(const void* base, int64_t outer, int64_t K, int64_t row_stride, int64_t batch, int64_t batch_stride,
-                bool bfloat16) {
-  const int64_t rows = Tile::K_CONTIGUOUS ? outer : K, columns = Tile::K_CONTIGUOUS ? K : outer;
-  if (rows == 1) row_stride = tiles(columns, CHUNK_ELEMENTS) * CHUNK_ELEMENTS;
-  if (batch_stride == 0) batch = 1;
-  if (batch == 1) batch_stride = rows * row_stride;
-  return {base, rows, columns, batch, row_stride, batch_stride, bfloat16};
-}
-
-// Describes A and B to the copy engine, or says what it cannot address.
-template <class T, class Config>
-const char* encode_operands(const HgemmProblem& p, TensorMap* a_map, TensorMap* b_map) {
-  using A = typename Stage<Config>::A;
-  using B = typename Stage<Config>::B;
-  const Matrices a = stored<A>(p.a, p.M, p.K, p.a_row_stride, p.batch, p.a_batch_stride, T::bfloat16);
-  const Matrices b = stored<B>(p.b, p.N, p.K, p.b_row_stride, p.batch, p.b_batch_stride, T::bfloat16);
-  for (const Matrices& matrix : {a, b})
-    if (reinterpret_cast<uintptr_t>(matrix.base) % 16 || matrix.row_stride <= 0 || matrix.batch_stride <= 0 ||
-        matrix.row_stride % CHUNK_ELEMENTS || matrix.batch_stride % CHUNK_ELEMENTS)
-      return message("TMA needs 16-byte aligned matrices: base %p, row stride %lld and batch stride %lld elements",
-                     matrix.base, (long long)matrix.row_stride, (long long)matrix.batch_stride);
-  if (p.a_column_stride != 1 || p.b_column_stride != 1)
-    return message("TMA needs contiguous rows: column strides %lld and %lld", (long long)p.a_column_stride,
-                   (long long)p.b_column_stride);
-  if (const char* error = encode_tensor_map(a_map, a, {A::ROWS, A::BOX_COLUMNS, A::SPAN})) return error;
-  return encode_tensor_map(b_map, b, {B::ROWS, B::BOX_COLUMNS, B::SPAN});
 }
 
 template <class T, class Config>

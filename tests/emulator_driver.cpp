@@ -1,4 +1,4 @@
-// Both kernel families on memory of exactly the right size, for test_emulator_sanitizers.py. "short": A lacks its last
+// All kernels on memory of exactly the right size, for test_emulator_sanitizers.py. "short": A lacks its last
 // row.
 #include <stdio.h>
 #include <string.h>
@@ -9,10 +9,13 @@
 #include "cp_async.cuh"
 #include "emulator/control.h"
 #include "tma.cuh"
+#include "tma_rotating.cuh"
 
 namespace {
 
-struct Config : hgemm::TileShape<64, 64, 32, 2, 32, 32> {
+template <int Stages, bool Persistent>
+struct Config : hgemm::TileShape<64, 64, 32, Stages, 32, 32> {
+  static constexpr bool PERSISTENT = Persistent;
   static constexpr int BLOCKS_PER_MULTIPROCESSOR = 1;
   static constexpr bool A_K_CONTIGUOUS = true, B_K_CONTIGUOUS = false;
   static constexpr const char* NAME = "driver";
@@ -50,8 +53,10 @@ bool multiply(Launch launch, const char* schedule, int M, int N, int K, int lack
 
 int main(int count, char** arguments) {
   const bool lacking = count > 1 && !strcmp(arguments[1], "short");
-  const Launch launches[] = {hgemm::CpAsyncGemm<hgemm::f16, Config>::launch,
-                             hgemm::TmaGemm<hgemm::f16, Config>::launch};
+  const Launch launches[] = {hgemm::CpAsyncGemm<hgemm::f16, Config<2, false>>::launch,
+                             hgemm::TmaGemm<hgemm::f16, Config<2, false>>::launch,
+                             hgemm::TmaRotatingGemm<hgemm::f16, Config<3, false>>::launch,
+                             hgemm::TmaRotatingGemm<hgemm::f16, Config<5, true>>::launch};
   for (Launch launch : launches)
     for (const char* schedule : {"eager", "lazy", "lazy,reversed", "random,seed=1"})
       for (int K : {8, 40, 72, 104})

@@ -104,6 +104,41 @@ void ring(const HGEMM_GRID_CONSTANT TensorMap map, uint16_t* out) {
   }
 }
 
+// ---- a warp that frees what it reads with ldmatrix, and one that refills it: 64 threads, one stage. ----
+// 1: the arrival does not depend on the loads  2: an mma in front of it does not change that  3: no warp_sync: one lane
+// frees what the others may still read  4: some lanes take no part in the shuffle
+template <int Fault>
+void freed(const HGEMM_GRID_CONSTANT TensorMap map, uint16_t* out) {
+  const uint32_t full = ptx::shared_base() + 8 * 128, empty = full + 8;
+  const uint32_t warp = ptx::warp_index(), lane = ptx::lane_index();
+  if (warp == 0 && ptx::elect_one()) {
+    ptx::mbarrier_init(full, 1);
+    ptx::mbarrier_init(empty, 1);
+    ptx::fence_mbarrier_init();
+  }
+  ptx::barrier_sync();
+  if (warp == 1 && !ptx::elect_one()) return;
+  for (uint32_t round = 0; round < 2; ++round) {
+    if (warp == 1) {
+      ptx::mbarrier_wait_parity(empty, round ^ 1);
+      ptx::mbarrier_arrive_expect_tx(full, 8 * 128);
+      ptx::tma_load_3d(ptx::shared_base(), &map, full, 0, round * 8, 0);
+      continue;
+    }
+    ptx::mbarrier_wait_parity(full, round);
+    uint32_t value[4];
+    float sums[4] = {};
+    ptx::ldmatrix_x4(value, ptx::shared_base() + lane * 16);
+    if (Fault == 2) ptx::mma_m16n8k16_f16(sums, value, value[0], value[1]);
+    if (Fault != 3) ptx::warp_sync();
+    if (lane == 0 && (Fault == 1 || Fault == 2)) ptx::mbarrier_arrive(empty);
+    if (lane == 0 && (Fault != 1 && Fault != 2)) ptx::mbarrier_arrive_after(empty, value[0]);
+    if (Fault == 4 && lane >= 16) return;
+    value[0] = ptx::shuffle_xor(value[0], 1);
+    ptx::st_global_v4(out + (round * 32 + lane) * 8, value);
+  }
+}
+
 // ---- two blocks of 32 threads that pass a row of values through global memory. ----
 // 1: the flag is stored before the values  2: no acquire  3: the flag is never set  4: no warp_sync before the flag
 template <int Fault>
@@ -205,6 +240,9 @@ const char* run(const char* rule, uint16_t* in, uint16_t* out, uint32_t* flag) {
     case 'r':
       if (const char* error = encode(&map, in, 24, 8)) return error;
       return hgemm::launch<ring<Fault>>(1, 96, 2 * 1024 + 32, nullptr, map, out);
+    case 'f':
+      if (const char* error = encode(&map, in, 16, 8)) return error;
+      return hgemm::launch<freed<Fault>>(1, 64, 8 * 128 + 16, nullptr, map, out);
     case 'p':
       return hgemm::launch_cooperative<pass<Fault>>(2, 32, 0, nullptr, in, out, flag);
     case 'P':

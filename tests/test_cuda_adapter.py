@@ -131,6 +131,19 @@ def test_more_shared_memory_than_the_device_has_is_refused_with_both_numbers(mon
     assert BACKENDS["cuda_tma"].accepts(problem(), None) is None
 
 
+@pytest.mark.parametrize("config", ["256x128x64_s4_w64x64_rotate", "256x128x64_s4_w64x64_rotate_persistent"])
+def test_the_rotating_configurations_run_on_hopper_only(monkeypatch, config):
+    # 4 stages x (2 bytes x 64 x (256 + 128) + 2 mbarriers x 8) = 196,672 bytes.
+    for device, fits in ((HOPPER, True), (GEFORCE, False), (ALMOST, False)):
+        put_device(monkeypatch, device)
+        rule = BACKENDS["cuda_tma"].accepts(problem(), config)
+        if fits:
+            assert rule is None
+        else:
+            assert f"{config} needs 196,672 bytes" in rule
+            assert f"{device.name} has {device.shared_bytes_per_block:,}" in rule
+
+
 def test_the_device_of_the_tensors_decides(monkeypatch):
     put_device(monkeypatch, AMPERE, HOPPER)
     rule = BACKENDS["cuda_tma"].accepts(problem(), None)
@@ -247,6 +260,24 @@ def test_every_configuration_multiplies_on_a_side_stream(name, dtype):
             record.run(*on_device, out, config)
         stream.synchronize()
         assert torch.equal(out.cpu(), expected), config
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("K", [8, 72, 328])
+def test_persistent_blocks_compute_more_tiles_than_the_device_holds(K):
+    record, config = BACKENDS["cuda_tma"], "256x128x64_s4_w64x64_rotate_persistent"
+    if reason := record.unavailable("cuda"):
+        pytest.skip(reason)
+    generator = torch.Generator().manual_seed(2)
+    a, b = (
+        torch.randint(-4, 5, (3, *shape), generator=generator).to("cuda", torch.bfloat16)
+        for shape in ((4104, K), (K, 2056))
+    )
+    out = torch.full((3, 4104, 2056), torch.nan, dtype=torch.bfloat16, device="cuda")  # 3 x 17 x 17 tiles
+    if rule := record.accepts(Problem.from_tensors(a, b, out), config):
+        pytest.skip(rule)
+    record.run(a, b, out, config)
+    assert torch.equal(out, (a.double() @ b.double()).bfloat16())
 
 
 @pytest.mark.gpu

@@ -8,6 +8,7 @@ from hgemm.cuda_kernels.configs import FAMILIES, LAYOUTS, Unit, units
 from hgemm.cuda_kernels.emulator.build import build_units
 
 SCHEDULES = ("eager", "lazy", "lazy,reversed", "random,seed=1")
+PERSISTENT = "256x128x64_s4_w64x64_rotate_persistent"
 DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 CONFIGS = [
     pytest.param(unit, kernel.config, id=f"{unit.name}-{kernel.name}")
@@ -50,6 +51,50 @@ def test_every_kernel_is_exact_and_silent(unit, config):
                 check(unit, config, M, N, K, schedule=schedule, shared_base=base)
 
 
+def in_aligned_rows(values, letter):
+    """The same matrices in memory whose rows, or columns for "t", start on 16 bytes, and NaN between them."""
+    stored = values if letter == "n" else values.mT
+    *batch, rows, columns = stored.shape
+    memory = torch.full((*batch, rows, (columns + 15) // 8 * 8), torch.nan, dtype=values.dtype)
+    memory[..., :columns] = stored
+    return memory[..., :columns] if letter == "n" else memory[..., :columns].mT
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_persistent_block_goes_on_with_its_next_tiles(layout, dtype):
+    # The emulator has two blocks: of five tiles of C one computes three, the other two. Copies run ahead by two tiles
+    # of K, which with one tile of K are two tiles of C. Odd extents, and 1 to 5 tiles of K.
+    generator = torch.Generator().manual_seed(3)
+    for batch, M, N in ((5, 70, 69), (1, 513, 131)):
+        for K in (1, 67, 130, 193, 257):
+            a, b = (
+                torch.randint(-4, 5, (batch, *shape), generator=generator).to(DTYPES[dtype])
+                for shape in ((M, K), (K, N))
+            )
+            expected = (a.double() @ b.double()).to(DTYPES[dtype])
+            memory = torch.full((batch, M + 2, N + 5), torch.nan, dtype=DTYPES[dtype])
+            out = memory[:, 1:-1, 3:-2]
+            operands = (in_aligned_rows(x, letter) for x, letter in zip((a, b), layout, strict=True))
+            schedule = ("lazy", "lazy,reversed", "eager", "random,seed=5")[K % 4]
+            report = emulation.run(FAMILIES["tma"], *operands, out, PERSISTENT, schedule)
+            assert report.clean, report
+            assert report.blocks == 2
+            assert torch.equal(out, expected), (batch, M, N, K)
+            assert memory.isnan().sum() == memory.numel() - out.numel()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_rows_do_not_depend_on_the_tiles_that_a_block_computed_before(schedule):
+    generator = torch.Generator().manual_seed(4)
+    a, b = torch.randn(520, 264, generator=generator).half(), torch.randn(264, 136, generator=generator).half()
+    (whole, report), (rows, other) = (
+        emulation.emulate(left, b, backend="cuda_tma", config=PERSISTENT, schedule=schedule) for left in (a, a[512:])
+    )
+    assert report.clean and other.clean
+    assert torch.equal(whole[512:], rows)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
@@ -87,8 +132,9 @@ def test_real_numbers_are_within_the_bound():
         assert error_over_bound(a, b, out) <= 1
 
 
-def test_a_tma_kernel_checks_that_its_tiles_are_aligned():
+@pytest.mark.parametrize(("config", "file"), [(None, "tma.cuh"), (PERSISTENT, "tma_rotating.cuh")])
+def test_a_tma_kernel_checks_that_its_tiles_are_aligned(config, file):
     a, b = torch.ones(8, 8).half(), torch.ones(8, 8).half()
-    _, report = emulation.emulate(a, b, backend="cuda_tma", shared_base=0x410)
+    _, report = emulation.emulate(a, b, backend="cuda_tma", config=config, shared_base=0x410)
     assert report.kinds == ("trap",)
-    assert report.events[0].place.startswith("tma.cuh:")
+    assert report.events[0].place.startswith(f"{file}:")

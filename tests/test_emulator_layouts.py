@@ -11,7 +11,12 @@ from hgemm.cuda_kernels.emulator.build import build_units
 
 BY_TMA = ("dense", "padded")
 OUT_FORMS = ("n dense", "n padded", "n odd", "n strided", "t padded", "t odd")
-FITS = [(family, form) for family in FAMILIES for form in FORMS if family == "cp_async" or form in BY_TMA]
+CONFIGS = {  # of each family, one of every kernel
+    "cp_async": ("128x128x32_s2_w64x32",),
+    "tma": ("128x128x64_s3_w64x32", "256x128x64_s4_w64x64_rotate", "256x128x64_s4_w64x64_rotate_persistent"),
+}
+KERNELS = [(family, config) for family, configs in CONFIGS.items() for config in configs]
+FITS = [(*kernel, form) for kernel in KERNELS for form in FORMS if kernel[0] == "cp_async" or form in BY_TMA]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -19,29 +24,29 @@ def _compiled():
     build_units(units())  # together, so that all processors have work
 
 
-def check(family, shape, layout, form, out_form, sharing, dtype=torch.float16):
+def check(family, config, shape, layout, form, out_form, sharing, dtype=torch.float16):
     a, b, out, expected = placed(shape, dtype, layout, form, out_form, sharing)
-    report = emulation.run(FAMILIES[family], a, b, out, FAMILIES[family].configs[0].name)
+    report = emulation.run(FAMILIES[family], a, b, out, config)
     assert report.clean, report
     assert torch.equal(out, expected), (shape, layout, form, out_form, sharing)
     assert untouched(out)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("family", "form"), FITS)
-def test_every_placement_is_exact(family, form, layout):
+@pytest.mark.parametrize(("family", "config", "form"), FITS)
+def test_every_placement_is_exact(family, config, form, layout):
     shapes = [(24, 16, 40)] if form in BY_TMA else [(19, 13, 21), (24, 16, 40)]
     for shape in shapes:
         for sharing in SHARINGS:
-            check(family, shape, layout, form, "n dense", sharing)
+            check(family, config, shape, layout, form, "n dense", sharing)
         for out_form in OUT_FORMS[1:]:
-            check(family, shape, layout, form, out_form, "none", torch.bfloat16)
-            check(family, shape, layout, form, out_form, "batch")
+            check(family, config, shape, layout, form, out_form, "none", torch.bfloat16)
+            check(family, config, shape, layout, form, out_form, "batch")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_any_extents_over_aligned_rows(family, layout):
+@pytest.mark.parametrize(("family", "config"), KERNELS)
+def test_any_extents_over_aligned_rows(family, config, layout):
     # The copy engine counts the rows of memory, not of the matrix: 13 columns in rows of 16.
     generator = torch.Generator().manual_seed(0)
     for M, N, K in ((1, 1, 1), (1, 13, 5), (13, 1, 5), (7, 5, 1), (13, 7, 35), (130, 9, 70)):
@@ -53,7 +58,7 @@ def test_any_extents_over_aligned_rows(family, layout):
         for operand in (a, b):
             operand.copy_(torch.randint(-4, 5, operand.shape, generator=generator))
         out = memory[2][3 : 3 + M, 5 : 5 + N]
-        report = emulation.run(FAMILIES[family], a, b, out, FAMILIES[family].configs[0].name)
+        report = emulation.run(FAMILIES[family], a, b, out, config)
         assert report.clean, report
         assert torch.equal(out, (a.double() @ b.double()).half())
         assert untouched(out)

@@ -15,6 +15,7 @@ SIZES = {  # elements of the input and of the output
     "exchange": (8, 512),
     "store": (8, 2 * 64 * 64),
     "ring": (24 * 64, 6 * 512),
+    "freed": (16 * 64, 2 * 256),
     "pass": (256, 256),
     "Plain pass": (256, 256),
     "last": (160, 32),
@@ -88,6 +89,17 @@ def test_a_ring_with_a_producer_warp_is_silent_and_right(library, schedule):
     assert np.array_equal(out, np.concatenate([swizzled, swizzled]).ravel())
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_memory_freed_behind_its_ldmatrix_may_be_refilled(library, schedule):
+    out, report = run(library, "freed", 0, schedule)
+    assert report.clean, report
+    words_of_tile = np.arange(16 * 64, dtype=np.uint16).view(np.uint32).reshape(2, 8, 8, 4)  # box, row, chunk, word
+    lane = np.arange(32)
+    # Lanes 8i to 8i+7 name the eight chunks of row i, permuted by it; the first word went to the neighbouring lane.
+    rows = [words_of_tile[:, i, lane // 4 ^ i, (lane ^ (i == 0)) % 4] for i in range(4)]
+    assert np.array_equal(out, np.ascontiguousarray(np.stack(rows, axis=-1)).view(np.uint16).ravel())
+
+
 @pytest.mark.parametrize(
     ("rule", "fault", "kind", "words"),
     [
@@ -110,6 +122,10 @@ def test_a_ring_with_a_producer_warp_is_silent_and_right(library, schedule):
         ("ring", 2, "race", "released too early"),
         ("ring", 4, "race", "nothing orders"),
         ("ring", 7, "deadlock", "64 of 96 threads have arrived"),
+        ("freed", 1, "race", "before anything had used what the ldmatrix loads"),
+        ("freed", 2, "race", "before anything had used what the ldmatrix loads"),
+        ("freed", 3, "race", "before anything had used what the ldmatrix loads"),
+        ("freed", 4, "divergence", "needs all 32 lanes"),
         ("pass", 1, "race", "which block 0 has written"),
         ("pass", 2, "race", "which block 0 has written"),
         ("pass", 3, "deadlock", "nobody will store to any more"),

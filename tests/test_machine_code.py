@@ -17,6 +17,9 @@ pytestmark = pytest.mark.nvcc
 ARCHITECTURES = ("90a", "120f")
 UNITS = [Unit(family, dtype, layout) for family in FAMILIES for dtype in DTYPES for layout in LAYOUTS]
 HOPPER_SHARED_BYTES = 232_448
+TMA_UNITS = pytest.mark.parametrize(
+    "unit", [unit for unit in UNITS if unit.family == "tma"], ids=lambda unit: unit.name
+)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -67,14 +70,20 @@ def test_tma_is_issued_without_a_loop_over_lanes_or_a_call(arch: str) -> None:
             assert "BRA.U.ANY" not in code and "CALL" not in code, (layout, name)
 
 
-def destinations_in_flight(instructions: list[str]) -> set[str]:
-    """Registers that an ldmatrix has been asked to fill and that nothing has read since."""
+def instructions_of(code: str) -> list[str]:
+    return re.findall(r"/\*[0-9a-f]{4,5}\*/\s+([^;]+);", code)
+
+
+def destinations_in_flight(instructions: list[str], begun_before: int | None = None) -> set[str]:
+    """Registers that an ldmatrix, one of the first ``begun_before`` instructions, has been asked to fill and that
+    nothing has read since."""
     unread: dict[int, set[str]] = {}
     for number, instruction in enumerate(instructions):
         registers = [f"R{n}" for n in re.findall(r"\bR(\d+)", instruction)]
         if "LDSM" in instruction:
             first = int(registers[0][1:])
-            unread[number] = {f"R{first + offset}" for offset in range(4)}
+            if begun_before is None or number < begun_before:
+                unread[number] = {f"R{first + offset}" for offset in range(4)}
         else:
             for asked, filled in list(unread.items()):
                 if filled & set(registers):
@@ -83,7 +92,7 @@ def destinations_in_flight(instructions: list[str]) -> set[str]:
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.family == "tma"], ids=lambda unit: unit.name)
+@TMA_UNITS
 def test_a_stage_is_refilled_only_behind_its_last_ldmatrix(unit: Unit, arch: str) -> None:
     """No BAR in the main loop may come while an ldmatrix is in flight.
 
@@ -92,8 +101,56 @@ def test_a_stage_is_refilled_only_behind_its_last_ldmatrix(unit: Unit, arch: str
     instruction has used.
     """
     for name, code in machine_code(unit, arch).items():
-        instructions = re.findall(r"/\*[0-9a-f]{4,5}\*/\s+([^;]+);", code)
+        if "rotate" in name:
+            continue  # the next test
+        instructions = instructions_of(code)
         barriers = [number for number, text in enumerate(instructions) if re.search(r"\bBAR\.SYNC", text)]
         assert len(barriers) >= 2, name  # one behind the initialisation, one in the loop
         for barrier in barriers:
             assert not destinations_in_flight(instructions[:barrier]), (name, instructions[barrier])
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@TMA_UNITS
+def test_a_stage_is_freed_only_behind_its_last_ldmatrix(unit: Unit, arch: str) -> None:
+    """No arrival that frees a stage may come while an ldmatrix from it is in flight: those of the next tile, behind the
+    wait for it, may be."""
+    rotating = {name: code for name, code in machine_code(unit, arch).items() if "rotate" in name}
+    assert len(rotating) == 2
+    for name, code in rotating.items():
+        instructions = instructions_of(code)
+        arrivals = [n for n, text in enumerate(instructions) if re.search(r"SYNCS\.ARRIVE\S*\.A1T0", text)]
+        assert len(arrivals) == 1, name
+        arrival = arrivals[0]
+        wait = max(n for n in range(arrival) if "SYNCS.PHASECHK" in instructions[n])
+        loads = [n for n in range(arrival) if "LDSM" in instructions[n]]
+        assert len([n for n in loads if n > wait]) == 8, name  # 4 of A, 4 of B: the next tile's first step
+        assert destinations_in_flight(instructions[: wait + 1])  # as it would be without what comes in between
+        assert not destinations_in_flight(instructions[:arrival], begun_before=wait), name
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@TMA_UNITS
+def test_the_tensor_cores_pass_a_tile_with_two_branches(unit: Unit, arch: str) -> None:
+    """In a rotating kernel's main loop: to the wait for the next tile, if it has not landed, and back to the start. All
+    else that branches is ahead of them, where one thread issues copies."""
+    for name, code in machine_code(unit, arch).items():
+        if "rotate" not in name:
+            continue
+        lines = [(int(address, 16), text) for address, text in re.findall(r"/\*([0-9a-f]{4,5})\*/\s+([^;]+);", code)]
+        loops = [
+            [text for address, text in lines if start <= address <= end]
+            for end, branch in lines
+            if (target := re.search(r"BRA.* 0x([0-9a-f]+)", branch)) and (start := int(target[1], 16)) < end
+        ]
+        # 4 k-steps of 4 x 8 fragments; 4 of A and 4 pairs of B by an ldmatrix each.
+        loop = min((loop for loop in loops if sum("HMMA" in text for text in loop) >= 128), key=len)
+        assert sum("HMMA" in text for text in loop) == 128, name
+        assert sum("LDSM" in text for text in loop) == 32, name
+        copies = [n for n, text in enumerate(loop) if "UTMALDG" in text]
+        # A of 256 rows is one box or, transposed, four of 64 columns; B of 128 columns is two, or one.
+        assert len(copies) == (1 if unit.layout[0] == "n" else 4) + (2 if unit.layout[1] == "n" else 1), name
+        elect = next(n for n, text in enumerate(loop) if "ELECT" in text)
+        assert elect < copies[0], name
+        assert not any("HMMA" in text for text in loop[: copies[-1]]), name
+        assert sum("BRA" in text for text in loop[copies[-1] :]) == 2, name

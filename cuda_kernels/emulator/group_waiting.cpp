@@ -49,6 +49,7 @@ void Group::release_barrier(Block& block, uint32_t number) {
     warp.at_barrier &= ~meeting;
     warp.learn(barrier.meeting);
     warp.begin_epoch();
+    warp.register_loads.block_synchronised();
   }
   barrier.arrived = 0;
   barrier.meeting.clear();

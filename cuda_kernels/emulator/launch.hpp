@@ -43,7 +43,11 @@ const char* resources(int threads, int shared_bytes, HgemmResources* result) {
 }
 
 // Few, so that a persistent kernel has several tiles for each block to go through.
-inline int multiprocessors() { return 2; }
+template <auto Kernel>
+const char* resident_blocks(int, int, uint32_t* blocks) {
+  *blocks = 2;
+  return nullptr;
+}
 
 // Refuses what cuTensorMapEncodeTiled refuses, and says why.
 const char* encode_tensor_map(TensorMap* map, const Matrices& matrices, const Box& box);

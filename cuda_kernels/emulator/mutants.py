@@ -25,12 +25,17 @@ import numpy as np
 from hgemm.cuda_kernels import toolchain
 from hgemm.cuda_kernels.compilation import FOLDER, error_lines
 from hgemm.cuda_kernels.configs import FAMILIES, Unit
-from hgemm.cuda_kernels.emulator import mutants_cp_async, mutants_shared, mutants_tma
+from hgemm.cuda_kernels.emulator import mutants_cp_async, mutants_shared, mutants_tma, mutants_tma_rotating
 from hgemm.cuda_kernels.emulator.build import FLAGS, LIBRARY_FLAGS, core_object
 from hgemm.cuda_kernels.emulator.library import EmulatedLibrary, HgemmProblem, Memory, Progress, in_thread
 from hgemm.cuda_kernels.emulator.mutant import VALUES, Mutant
 
-MUTANTS = (*mutants_cp_async.MUTANTS, *mutants_tma.MUTANTS, *mutants_shared.MUTANTS)
+MUTANTS = (
+    *mutants_cp_async.MUTANTS,
+    *mutants_tma.MUTANTS,
+    *mutants_tma_rotating.MUTANTS,
+    *mutants_shared.MUTANTS,
+)
 SCHEDULES = ("eager", "lazy", "lazy,reversed", "random,seed=1", "random,seed=2")
 SECONDS = 30  # for one run; a right one takes a few hundredths
 

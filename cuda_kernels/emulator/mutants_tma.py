@@ -1,4 +1,4 @@
-"""Faults planted in tma.cuh."""
+"""Faults planted in tma.cuh and in what it shares with tma_rotating.cuh."""
 
 from __future__ import annotations
 
@@ -136,26 +136,29 @@ MUTANTS = (
         "K / Config::TILE_K",
         VALUES,
     ),
-    _tma(
+    Mutant(
         "tma-second-box-at-first-column",
         "both boxes of B come from the same columns",
+        "tma_operands.cuh",
         "outer + box * Tile::BOX_COLUMNS",
         "outer",
-        VALUES,
+        (VALUES,),
     ),
-    _tma(
+    Mutant(
         "tma-boxes-on-each-other",
         "both boxes of B land in one place",
+        "tma_operands.cuh",
         "tile + box * Tile::BOX_BYTES",
         "tile",
-        "in-flight",
+        ("in-flight",),
     ),
-    _tma(
+    Mutant(
         "tma-a-not-swizzled",
         "the descriptor of A asks for no swizzle",
+        "tma_operands.cuh",
         "A::BOX_COLUMNS, A::SPAN}",
         "A::BOX_COLUMNS, 0}",
-        VALUES,
+        (VALUES,),
     ),
     Mutant(
         "tma-first-batch-only",

@@ -25,8 +25,6 @@ uint32_t block_index();
 uint32_t lane_index();
 uint32_t warp_index(Site site = Site::current());
 uint32_t grid_blocks();
-uint32_t runtime_zero();
-uint32_t zero_after(uint32_t loaded);
 bool elect_one(Site site = Site::current());
 [[noreturn]] void trap(Site site = Site::current());
 
@@ -90,6 +88,7 @@ void cp_async_wait_group(Site site = Site::current()) {
 void mbarrier_init(uint32_t barrier, uint32_t arrivals, Site site = Site::current());
 void fence_mbarrier_init(Site site = Site::current());
 void mbarrier_arrive(uint32_t barrier, Site site = Site::current());
+void mbarrier_arrive_after(uint32_t barrier, uint32_t loaded, Site site = Site::current());
 uint32_t mbarrier_arrive_pending(uint32_t barrier, Site site = Site::current());
 void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes, Site site = Site::current());
 void mbarrier_wait_parity(uint32_t barrier, uint32_t parity, Site site = Site::current());

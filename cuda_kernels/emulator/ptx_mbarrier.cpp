@@ -33,8 +33,10 @@ Mbarrier* find_barrier(const CallingThread& me, uint32_t address) {
   return barrier;
 }
 
+// Whether each lane arrives for itself, as the count of the barrier tells: by whole warps.
+bool counts_lanes(const Mbarrier& barrier) { return barrier.expected % LANES == 0; }
+
 void arrive(const CallingThread& me, Mbarrier& barrier) {
-  if (me.warp.register_loads.trust_arrivals) me.warp.register_loads.use_all(me.warp.epoch());
   barrier.arrive(me.warp);
   me.warp.begin_epoch();
   if (barrier.pending < 0) {
@@ -84,7 +86,20 @@ void fence_mbarrier_init(Site site) {
 
 void mbarrier_arrive(uint32_t address, Site site) {
   const CallingThread me(Operation::mbarrier_arrive, site);
-  if (Mbarrier* barrier = find_barrier(me, address)) arrive(me, *barrier);
+  Mbarrier* barrier = find_barrier(me, address);
+  if (!barrier) return;
+  me.warp.register_loads.arrive(me.warp.epoch(), counts_lanes(*barrier));
+  arrive(me, *barrier);
+}
+
+// Which loads `loaded` depends on cannot be seen from here: all of the warp's are taken to be among them.
+void mbarrier_arrive_after(uint32_t address, uint32_t, Site site) {
+  const CallingThread me(Operation::mbarrier_arrive_after, site);
+  Mbarrier* barrier = find_barrier(me, address);
+  if (!barrier) return;
+  me.warp.register_loads.use_all(me.warp.epoch());
+  me.warp.register_loads.arrive(me.warp.epoch(), counts_lanes(*barrier));
+  arrive(me, *barrier);
 }
 
 uint32_t mbarrier_arrive_pending(uint32_t address, Site site) {

@@ -12,18 +12,6 @@ uint32_t block_index() { return current_lane->warp->block->index; }
 uint32_t lane_index() { return current_lane->index; }
 uint32_t grid_blocks() { return current_lane->warp->block->group->launch.blocks; }
 
-// A kernel that asks for it makes its arrivals on mbarriers depend on loaded values: the emulator cannot see which.
-uint32_t runtime_zero() {
-  current_lane->warp->register_loads.trust_arrivals = true;
-  return 0;
-}
-
-uint32_t zero_after(uint32_t) {
-  Warp& warp = *current_lane->warp;
-  warp.register_loads.use_all(warp.epoch());
-  return 0;
-}
-
 // A broadcast from lane 0: the warp has to be together, as for every shuffle.
 uint32_t warp_index(Site site) {
   const CallingThread me(Operation::warp_index, site);
@@ -48,9 +36,9 @@ void barrier_sync(Site site) {
   me.group.meet(me.lane, 0, me.block.live, Operation::barrier_sync, site);
 }
 
-void barrier_sync_after(uint32_t loaded, Site site) {
-  zero_after(loaded);
+void barrier_sync_after(uint32_t, Site site) {
   const CallingThread me(Operation::barrier_sync, site);
+  me.warp.register_loads.use_all(me.warp.epoch());
   me.group.meet(me.lane, 0, me.block.live, Operation::barrier_sync, site);
 }
 
@@ -70,6 +58,7 @@ void warp_sync(Site site) {
   const CallingThread me(Operation::warp_sync, site);
   me.together(nullptr, [&](void* const*) {
     me.warp.begin_epoch();
+    me.warp.register_loads.warp_synchronised();
     for (Lane& lane : me.warp.lanes) lane.first_unfenced_write = 0;  // a fence behind it covers it, whoever executes it
   });
 }

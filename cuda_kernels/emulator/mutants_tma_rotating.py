@@ -1,0 +1,266 @@
+"""Faults planted in tma_rotating.cuh and in what only it uses."""
+
+from __future__ import annotations
+
+from hgemm.cuda_kernels.emulator.mutant import VALUES, Mutant
+
+PERSISTENT = "256x128x64_s4_w64x64_rotate_persistent"
+SHAPE = (264, 264, 200)
+"""Six tiles of C for two blocks, four tiles of K each."""
+
+
+def _rotating(
+    name: str,
+    what: str,
+    original: str,
+    changed: str,
+    *caught_by: str,
+    file: str = "tma_rotating.cuh",
+    shape: tuple[int, int, int] = SHAPE,
+    batch: int = 1,
+) -> Mutant:
+    return Mutant(f"rotating-{name}", what, file, original, changed, caught_by, "tma", PERSISTENT, shape, batch)
+
+
+LANDED = "ptx::mbarrier_wait_parity(landed + position.stage * BARRIER_BYTES, position.phase);"
+FREED = "ptx::mbarrier_wait_parity(freed + refill.stage * BARRIER_BYTES, refill.phase);"
+ARRIVE = "if (lane == 0) ptx::mbarrier_arrive_after(done, warp_tile.loaded(1));"
+TURN = "if (warp == issuer && ptx::elect_one()) {"
+ADVANCE = "if (!(last_tile && k_tile + 1 == k_tiles)) position.advance();"
+STAGE_DONE = "(done - freed) / BARRIER_BYTES"
+
+MUTANTS = (
+    # when a stage is free
+    _rotating(
+        "arrive-without-dependency",
+        "the arrival may overtake the last ldmatrix, an mma in front of it or not",
+        ARRIVE,
+        "if (lane == 0) ptx::mbarrier_arrive(done);",
+        "race",
+    ),
+    _rotating(
+        "arrive-before-last-load",
+        "frees a tile whose last fragments it loads only then",
+        ARRIVE,
+        f"{ARRIVE}\n      warp_tile.load(1, Ring::a(ring, {STAGE_DONE}), Ring::b(ring, {STAGE_DONE}), 3);",
+        "race",
+        "in-flight",
+    ),
+    _rotating(
+        "no-warp-sync",
+        "one lane passes on what the others may still read",
+        "      ptx::warp_sync();\n",
+        "",
+        "race",
+    ),
+    _rotating(
+        "every-lane-arrives", "all lanes free the tile, not one", "if (lane == 0) ptx", "ptx", "race", "deadlock"
+    ),
+    _rotating(
+        "count-one-warp-less",
+        "a stage is free while one warp still reads it",
+        "BARRIER_BYTES, Config::WARPS);",
+        "BARRIER_BYTES, Config::WARPS - 1);",
+        "mbarrier",
+        "race",
+    ),
+    _rotating(
+        "count-one-warp-more",
+        "waits for a warp that does not exist",
+        "BARRIER_BYTES, Config::WARPS);",
+        "BARRIER_BYTES, Config::WARPS + 1);",
+        "deadlock",
+    ),
+    _rotating(
+        "frees-next-tile",
+        "frees the tile that it has only begun",
+        ARRIVE,
+        ARRIVE.replace("done", "freed + position.stage * BARRIER_BYTES"),
+        "deadlock",
+    ),
+    # who refills it, when
+    _rotating("no-wait-for-freed", "refills a stage without waiting for its readers", FREED, "", "race"),
+    _rotating(
+        "freed-wrong-parity",
+        "waits for the release before, which has always been",
+        FREED,
+        FREED.replace("refill.phase", "refill.phase ^ 1"),
+        "race",
+        "deadlock",
+    ),
+    _rotating(
+        "back-keeps-phase",
+        "the phase does not flip back where the ring wraps",
+        "phase ^ wraps",
+        "phase",
+        "race",
+        "deadlock",
+        file="pipeline.cuh",
+    ),
+    _rotating(
+        "lag-too-short",
+        "copies into the stage after the one that is to be refilled",
+        "position.back(LAG);",
+        "position.back(LAG - 1);",
+        "race",
+        "in-flight",
+        "deadlock",
+    ),
+    _rotating(
+        "lag-too-long",
+        "copies into the stage before the one that is to be refilled",
+        "position.back(LAG);",
+        "position.back(LAG + 1);",
+        "race",
+        "in-flight",
+        "deadlock",
+    ),
+    _rotating(
+        "copies-one-tile-further",
+        "refills with the tile after the one that is due",
+        "k_tile + STAGES - LAG);",
+        "k_tile + STAGES - LAG + 1);",
+        VALUES,
+        "deadlock",
+    ),
+    _rotating(
+        "turn-of-no-warp",
+        "every ninth turn belongs to a warp that does not exist",
+        "(issuer + 1) % Config::WARPS",
+        "(issuer + 1) % (Config::WARPS + 1)",
+        "deadlock",
+    ),
+    _rotating(
+        "issuer-skips-a-tile",
+        "the second tile's turn is left out",
+        TURN,
+        TURN.replace("&& ", "&& k_tile != 1 && "),
+        "deadlock",
+    ),
+    _rotating(
+        "every-warp-issues",
+        "all warps refill, not the one whose turn it is",
+        TURN,
+        TURN.replace("warp == issuer && ", ""),
+        "mbarrier",
+        "in-flight",
+    ),
+    # what has landed
+    _rotating("no-wait-for-landed", "reads a tile without waiting for it", LANDED, "", "in-flight"),
+    _rotating(
+        "landed-wrong-parity",
+        "waits for the tile before",
+        LANDED,
+        LANDED.replace("position.phase", "position.phase ^ 1"),
+        "in-flight",
+        "deadlock",
+    ),
+    _rotating(
+        "waits-behind-last-tile",
+        "waits for a tile behind the block's last",
+        ADVANCE,
+        "position.advance();",
+        "deadlock",
+    ),
+    _rotating(
+        "stays-at-each-last-tile",
+        "multiplies the last tile of K again as the first of the next tile of C",
+        "last_tile && k_tile",
+        "k_tile",
+        VALUES,
+        "deadlock",
+    ),
+    _rotating(
+        "no-init-fence",
+        "no fence behind the initialisation of the mbarriers",
+        "ptx::fence_mbarrier_init();",
+        "",
+        "mbarrier",
+    ),
+    _rotating(
+        "no-init-barrier",
+        "other warps may wait for mbarriers that are not initialised",
+        "ptx::barrier_sync();  // the mbarriers are initialised for everyone",
+        "",
+        "mbarrier",
+    ),
+    # from one tile of C to the next
+    _rotating(
+        "wrong-next-tile",
+        "copies ahead from the neighbouring tile of C, not from the block's next",
+        "number + ahead * ptx::grid_blocks()",
+        "number + ahead",
+        VALUES,
+    ),
+    _rotating(
+        "wraps-once",
+        "takes every tile ahead to be of the very next tile of C",
+        "k_tile -= ahead * k_tiles;",
+        "k_tile -= k_tiles;",
+        VALUES,
+        shape=(264, 264, 40),
+    ),
+    _rotating(
+        "copies-past-last-tile",
+        "copies ahead also behind the block's last tile of C",
+        "      if (next >= tile_count) return;\n",
+        "",
+        "unfinished-copy",
+    ),
+    _rotating(
+        "one-tile-too-many",
+        "the block with number 0 goes on to a tile of C that does not exist",
+        "|| next >= tile_count;",
+        "|| next > tile_count;",
+        "deadlock",
+    ),
+    _rotating(
+        "accumulators-not-cleared",
+        "adds to the tile of C before",
+        "    warp_tile.clear();\n",
+        "",
+        VALUES,
+    ),
+    _rotating(
+        "stores-first-tile-again",
+        "every tile of C is stored in the place of the block's first",
+        "    tile = block_tile<Config>(number, c.M, c.N);\n",
+        "",
+        "unwritten-output",
+        VALUES,
+    ),
+    _rotating(
+        "first-batch-only",
+        "every batch multiplies the first A",
+        "a_batched ? from.batch : 0",
+        "0",
+        VALUES,
+        shape=(72, 72, 72),
+        batch=5,
+    ),
+    # C by shuffles
+    _rotating(
+        "transposes-blocks-only",
+        "words stay where they are within the 2x2 blocks",
+        "    for (int e = 0; e < 4; e += 2) exchange(word[e], word[e + 1], lane, 1);\n",
+        "    for (int e = 0; e < 0; ++e) exchange(word[e], word[e + 1], lane, 1);\n",
+        VALUES,
+        file="epilogue.cuh",
+    ),
+    _rotating(
+        "exchanges-with-wrong-lane",
+        "the 2x2 blocks are exchanged with the neighbour",
+        "exchange(word[e], word[e + 2], lane, 2)",
+        "exchange(word[e], word[e + 2], lane, 1)",
+        VALUES,
+        file="epilogue.cuh",
+    ),
+    _rotating(
+        "gives-wrong-word",
+        "a lane gives the word that it should keep",
+        "has_bit ? first : second, bit",
+        "has_bit ? second : first, bit",
+        VALUES,
+        file="epilogue.cuh",
+    ),
+)
