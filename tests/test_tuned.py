@@ -92,6 +92,8 @@ def test_an_exact_product_wins_over_a_near_one_and_a_nearer_case_over_a_tuned_on
     assert "on NVIDIA H200 at 2048x2048x2048" in choose(on_gpu(2048, 2048, 2048)).reason
     tuned_file.store(H200, entry(on_gpu(2048, 2048, 2048), POINTER))
     assert choose(on_gpu(2048, 2048, 2048)).reason == "tuned here on 2026-05-04"
+    # As near as the committed one.
+    assert "as tuned here on 2026-05-04 at 2048x2048x2048" in choose(on_gpu(2048, 2048, 2040)).reason
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,9 @@ def parser(defaults: Mapping[str, Any] | None = None) -> argparse.ArgumentParser
     return parse
 
 
-def add_shapes(group: Any) -> None:
-    """The options that ``cases_of`` reads."""
-    group.add_argument("--suite", choices=list(SUITES), help="a named list of shapes (default: quick)")
+def add_shapes(group: Any, default: str = "") -> None:
+    """The options that ``cases_of`` reads; ``default`` says in the help which suite it is if no shapes are given."""
+    group.add_argument("--suite", choices=list(SUITES), help=f"a named list of shapes{default}")
     group.add_argument(
         "--mnk",
         type=_read(Shape.parse),
@@ -81,7 +81,7 @@ def add_shapes(group: Any) -> None:
 
 
 def _what(group: Any) -> None:
-    add_shapes(group)
+    add_shapes(group, default=" (default: quick)")
     group.add_argument(
         "--backends",
         nargs="+",
