@@ -57,7 +57,7 @@ class Shop:
             self.compiled += [(choice.backend.name, choice.config, case) for choice, case in jobs]
             return {}
 
-        with Watchdog(60, lambda: None) as watchdog:
+        with self.machine.activate(), Watchdog(60, lambda: None) as watchdog:
             tuner = Tuner(
                 self.machine,
                 self.backends,
@@ -118,14 +118,16 @@ def test_who_is_wrong_leaves_poison_or_fails_is_left_out() -> None:
     assert tuned.wrong == ("zero", "lazy")
 
 
-def test_a_candidate_that_fails_while_it_is_timed_is_left_out() -> None:
-    shop = Shop(right=3e-4)
+@pytest.mark.parametrize("bursts", [1, 3])
+def test_a_candidate_that_fails_while_it_is_timed_is_left_out(bursts: int) -> None:
+    """Whether in its first burst or when it has been timed already."""
+    shop = Shop(right=1e-4)
     calls = 0
 
     def fail_later(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, config: str | None) -> None:
         nonlocal calls
         calls += 1
-        if shop.machine.slept:
+        if len(shop.machine.slept) >= bursts:
             raise RuntimeError("it fails now")
         out.copy_(a.float() @ b.float())
 
@@ -166,6 +168,10 @@ def test_a_second_run_skips_what_was_tuned_and_goes_on_with_the_rest() -> None:
     assert [one.case for one in outcome.tuned] == [other]
     assert shop.compiled == [("quick", None, CASE), ("quick", None, other)]
     shop.log.clear()
+    one_row = [Case(Shape(1, 8, 8), layout=layout) for layout in ("nn", "tn")]  # the same product: a row has no layout
+    assert [one.case for one in shop.tune(*one_row).tuned] == one_row[:1]
+    assert shop.tune(*one_row).known == one_row[:1]
+    shop.log.clear()
     assert shop.tune(CASE, other).known == [CASE, other]
     assert shop.log == []
     assert [one.case for one in shop.tune(CASE, again=True).tuned] == [CASE]
@@ -185,7 +191,12 @@ def test_a_candidate_that_was_not_tried_then_is_tried_beside_those_that_were() -
 def test_the_budget_ends_a_run_between_products_and_not_before_the_first() -> None:
     shop = Shop(quick=1e-4)
     cases = [Case(Shape(8, 8, size)) for size in (8, 16, 24)]
-    outcome = shop.tune(*cases, budget_s=1e-6)
+
+    def compile_all(jobs: Any) -> dict[Any, str]:
+        shop.machine.spend(100.0)
+        return {}
+
+    outcome = shop.tune(*cases, budget_s=50.0, compile_all=compile_all)
     assert outcome.stopped == "the budget is spent"
     assert [one.case for one in outcome.tuned] == cases[:1]
     assert len(shop.stored) == 1

@@ -99,12 +99,14 @@ class Tuner:
         """What is left to do, each product once. One that was tuned before is done if all its candidates were tried
         then; else those timed then are tried again beside the others, unless all is to be done again."""
         multiprocessors = self.machine.environment().multiprocessors
-        work: dict[Product, _Work] = {}
+        seen: set[Product] = set()
+        work: list[_Work] = []
         for case in cases:
             problem = problem_of(case, self.machine.device)
             product = Product.of(problem)
-            if product in work:
+            if product in seen:
                 continue
+            seen.add(product)
             choices, pruned = candidates(self.patterns, self.backends, problem, multiprocessors)
             before = None if self.again else self.earlier.get(product)
             asked = {(choice.backend.name, choice.config) for choice in choices}
@@ -114,8 +116,8 @@ class Tuner:
             records = {record.name: record for record in self.backends}
             ranked = before.ranking if before else ()
             choices += [Choice(records[t.backend], t.config) for t in ranked if (t.backend, t.config) not in asked]
-            work[product] = _Work(case, product, choices, pruned)
-        return list(work.values())
+            work.append(_Work(case, product, choices, pruned))
+        return work
 
     def _tune(self, work: _Work, unusable: dict[Form, str]) -> Tuned:
         tuned = Tuned(work.case, work.pruned)
