@@ -54,6 +54,9 @@ const char* hgemm_resources(int config, HgemmResources* resources);
 // The functions that the pictures draw; the kernels call the very same ones.
 // Byte offset inside a swizzled tile whose rows are `span` bytes (32, 64 or 128; 0: no swizzle).
 uint32_t hgemm_swizzle(uint32_t span, uint32_t offset);
+// Byte offset, in the tile of A (operand 0) or of B (1) of one stage, of the 16 bytes that a lane names to ldmatrix in
+// one of its warp's 16x16 fragments at k-step `step` (16 of K each). -1 if the configuration has no such lane.
+int64_t hgemm_ldmatrix_offset(int config, int operand, int warp, int lane, int fragment, int step);
 // The output tile that block `index` of a grid of tiles_m x tiles_n computes.
 void hgemm_raster(int64_t index, int64_t tiles_m, int64_t tiles_n, int64_t* tile_m, int64_t* tile_n);
 

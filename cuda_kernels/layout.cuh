@@ -43,16 +43,16 @@ struct OperandTile<true, Outer, TileK, Swizzled> {
   static constexpr int SPAN = Swizzled ? ROW_BYTES : 0;
   static_assert(ROW_BYTES == 32 || ROW_BYTES == 64 || ROW_BYTES == 128, "a row of the tile is one swizzle span");
 
-  HGEMM_DEVICE constexpr uint32_t offset(int outer, int k) {
+  HGEMM_HOST_DEVICE constexpr uint32_t offset(int outer, int k) {
     return swizzle(SPAN, outer * ROW_BYTES + k * ELEMENT_BYTES);
   }
   // Sixteen rows on, the swizzle is the same. Along a row it permutes chunks: an exclusive or with bits that are clear
   // in the unswizzled address moves the chunk just as an addition before the swizzle would have.
-  HGEMM_DEVICE constexpr uint32_t moved(uint32_t address, int outer, int k) {
+  HGEMM_HOST_DEVICE constexpr uint32_t moved(uint32_t address, int outer, int k) {
     return (address ^ (k * ELEMENT_BYTES)) + outer * ROW_BYTES;
   }
-  HGEMM_DEVICE int lane_outer(int half, int lane) { return half * 8 + lane % 8; }
-  HGEMM_DEVICE int lane_k(int half, int) { return half * 8; }
+  HGEMM_HOST_DEVICE int lane_outer(int half, int lane) { return half * 8 + lane % 8; }
+  HGEMM_HOST_DEVICE int lane_k(int half, int) { return half * 8; }
   HGEMM_DEVICE void ldmatrix(uint32_t (&fragment)[4], uint32_t address) { ptx::ldmatrix_x4(fragment, address); }
 };
 
@@ -68,14 +68,14 @@ struct OperandTile<false, Outer, TileK, Swizzled> {
   static constexpr int SPAN = Swizzled ? ROW_BYTES : 0;
   static_assert(COLUMNS % BOX_COLUMNS == 0, "the tile is whole boxes of 64 columns");
 
-  HGEMM_DEVICE constexpr uint32_t offset(int outer, int k) {
+  HGEMM_HOST_DEVICE constexpr uint32_t offset(int outer, int k) {
     return outer / BOX_COLUMNS * BOX_BYTES + swizzle(SPAN, k * ROW_BYTES + outer % BOX_COLUMNS * ELEMENT_BYTES);
   }
-  HGEMM_DEVICE constexpr uint32_t moved(uint32_t address, int outer, int k) {
+  HGEMM_HOST_DEVICE constexpr uint32_t moved(uint32_t address, int outer, int k) {
     return ((address + k * ROW_BYTES) ^ (outer % BOX_COLUMNS * ELEMENT_BYTES)) + outer / BOX_COLUMNS * BOX_BYTES;
   }
-  HGEMM_DEVICE int lane_outer(int half, int) { return half * 8; }
-  HGEMM_DEVICE int lane_k(int half, int lane) { return half * 8 + lane % 8; }
+  HGEMM_HOST_DEVICE int lane_outer(int half, int) { return half * 8; }
+  HGEMM_HOST_DEVICE int lane_k(int half, int lane) { return half * 8 + lane % 8; }
   HGEMM_DEVICE void ldmatrix(uint32_t (&fragment)[4], uint32_t address) { ptx::ldmatrix_x4_trans(fragment, address); }
 };
 

@@ -5,6 +5,30 @@
 
 namespace hgemm {
 
+// The 16 bytes that a lane names to ldmatrix in its warp's first fragment, as a byte offset in the tile of A or of B.
+// A::moved and B::moved lead on from there to the other fragments and k-steps.
+//
+// A fragment is four 8x8 matrices, and lanes 8i to 8i+7 name the rows of the i-th. mma wants those of A in the order
+// (rows 0-7, k 0-7), (rows 8-15, k 0-7), (rows 0-7, k 8-15), (rows 8-15, k 8-15); of B first both halves of k for
+// columns 0-7, then for columns 8-15: two fragments by one ldmatrix.
+template <class Config>
+struct LaneOffset {
+  using A = typename Stage<Config>::A;
+  using B = typename Stage<Config>::B;
+
+  HGEMM_HOST_DEVICE uint32_t a(int warp, int lane) {
+    const int row = warp / Config::WARPS_N * Config::WARP_M;
+    const int row_half = lane / 8 % 2, k_half = lane / 16;
+    return A::offset(row + A::lane_outer(row_half, lane), A::lane_k(k_half, lane));
+  }
+
+  HGEMM_HOST_DEVICE uint32_t b(int warp, int lane) {
+    const int column = warp % Config::WARPS_N * Config::WARP_N;
+    const int k_half = lane / 8 % 2, column_half = lane / 16;
+    return B::offset(column + B::lane_outer(column_half, lane), B::lane_k(k_half, lane));
+  }
+};
+
 // A warp's WARP_M x WARP_N part of the block's tile: accumulators, and two sets of fragments so that the next k-step is
 // loaded while the tensor cores work on this one.
 //
@@ -22,18 +46,11 @@ struct WarpTile {
   float accumulators[ROW_FRAGMENTS][COLUMN_FRAGMENTS][4];
   uint32_t a[2][ROW_FRAGMENTS][4];
   uint32_t b[2][COLUMN_FRAGMENTS / 2][4];
-  uint32_t a_lane, b_lane;  // what this lane names to ldmatrix in the warp's first fragment of a tile
+  uint32_t a_lane, b_lane;  // LaneOffset
 
-  // A fragment is four 8x8 matrices, and lanes 8i to 8i+7 name the rows of the i-th. mma wants those of A in the order
-  // (rows 0-7, k 0-7), (rows 8-15, k 0-7), (rows 0-7, k 8-15), (rows 8-15, k 8-15); of B first both halves of k for
-  // columns 0-7, then for columns 8-15: two fragments by one ldmatrix.
-  HGEMM_MEMBER WarpTile(int warp, int lane) {
-    const int row = warp / Config::WARPS_N * Config::WARP_M;
-    const int column = warp % Config::WARPS_N * Config::WARP_N;
-    const int low_half = lane / 8 % 2, high_half = lane / 16;
+  HGEMM_MEMBER WarpTile(int warp, int lane)
+      : a_lane(LaneOffset<Config>::a(warp, lane)), b_lane(LaneOffset<Config>::b(warp, lane)) {
     clear();
-    a_lane = A::offset(row + A::lane_outer(low_half, lane), A::lane_k(high_half, lane));
-    b_lane = B::offset(column + B::lane_outer(high_half, lane), B::lane_k(low_half, lane));
   }
 
   HGEMM_MEMBER void clear() {

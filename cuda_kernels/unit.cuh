@@ -27,7 +27,24 @@ struct Unit {
     return queries[config](result);
   }
 
+  static int64_t ldmatrix_offset(int config, int operand, int warp, int lane, int fragment, int step) {
+    static constexpr int64_t (*offsets[])(int, int, int, int, int) = {lane_offset<typename Gemms::Shape>...};
+    return config >= 0 && config < COUNT ? offsets[config](operand, warp, lane, fragment, step) : -1;
+  }
+
  private:
+  template <class Config>
+  static int64_t lane_offset(int operand, int warp, int lane, int fragment, int step) {
+    using Lane = LaneOffset<Config>;
+    const int fragments = (operand == 0 ? Config::WARP_M : Config::WARP_N) / 16, steps = Config::TILE_K / 16;
+    const auto within = [](int value, int count) { return value >= 0 && value < count; };
+    if (!within(operand, 2) || !within(warp, Config::WARPS) || !within(lane, 32) || !within(fragment, fragments) ||
+        !within(step, steps))
+      return -1;
+    return operand == 0 ? Lane::A::moved(Lane::a(warp, lane), fragment * 16, step * 16)
+                        : Lane::B::moved(Lane::b(warp, lane), fragment * 16, step * 16);
+  }
+
   // What every family asks for, checked in the last place before a launch. Python has described these refusals to its
   // user before; here they only keep a wrong call from becoming a wrong result.
   static const char* refuse(const HgemmProblem& p, int config) {
@@ -57,6 +74,9 @@ struct Unit {
   }                                                                                                                \
   const char* hgemm_resources(int config, HgemmResources* result) { return THIS_UNIT::resources(config, result); } \
   uint32_t hgemm_swizzle(uint32_t span, uint32_t offset) { return hgemm::swizzle(span, offset); }                  \
+  int64_t hgemm_ldmatrix_offset(int config, int operand, int warp, int lane, int fragment, int step) {             \
+    return THIS_UNIT::ldmatrix_offset(config, operand, warp, lane, fragment, step);                                \
+  }                                                                                                                \
   void hgemm_raster(int64_t index, int64_t tiles_m, int64_t tiles_n, int64_t* tile_m, int64_t* tile_n) {           \
     const hgemm::TileIndex tile = hgemm::raster(index, tiles_m, tiles_n);                                          \
     *tile_m = tile.m;                                                                                              \

@@ -8,6 +8,7 @@ TOOLS = {
     "tune": 'which configuration is fastest here, tried once and kept for backend="auto"',
     "plot": "the charts of a results file",
     "profile": "what a kernel is made of, from compiled code, and does, from Nsight Compute",
+    "report": "one HTML page of results files: the answer, charts, tables, and the data themselves",
 }
 
 

@@ -32,6 +32,8 @@ def from_results(document: dict[str, Any], source: str) -> dict[str, Any]:
     eligible = {record.name for record in backends() if record.properties.exact_integers}
     if document["run"]["options"]["tune_cublaslt"]:
         eligible -= {"cublaslt"}
+    if (mode := document["run"]["options"]["mode"]) != "rotating":
+        raise ValueError(f"a ranking is made of device times with rotating operands, found mode {mode!r}")
     return {
         "schema": SCHEMA,
         "device": document["env"]["gpu"],
@@ -40,6 +42,7 @@ def from_results(document: dict[str, Any], source: str) -> dict[str, Any]:
         "cases": [
             {**{name: case[name] for name in ("M", "N", "K", "dtype")}, "ranking": _ranking(case["rows"], eligible)}
             for case in document["cases"]
+            if case.get("batch", 1) == 1
         ],
     }
 

@@ -34,7 +34,7 @@ bool multiply(Launch launch, const char* schedule, int M, int N, int K, int lack
   p.M = M, p.N = N, p.K = K, p.batch = 1;
   p.a_row_stride = K, p.b_row_stride = N, p.c_row_stride = N;
   p.a_column_stride = p.b_column_stride = p.c_column_stride = 1;
-  const HgemmEmulatorOptions options{schedule, 0, 2, nullptr};
+  const HgemmEmulatorOptions options{schedule, 0, 2, nullptr, 0};
   if (const char* error = hgemm_emulator_begin(nullptr, 0, &options)) return puts(error), false;
   if (const char* error = launch(p, nullptr)) return puts(error), false;
   const std::string report = hgemm_emulator_end();

@@ -1,13 +1,16 @@
 """No time without its check: what is wrong, crashes, is refused or breaks the device is recorded, and not timed."""
 
+import dataclasses
 import json
 
 import pytest
 import torch
 from bench_machine import FakeCeiling, FakeMachine, backend, product, verify
 
-from hgemm.bench.measure import Bench, Outcome
+from hgemm.backends import Properties
+from hgemm.bench.measure import Bench
 from hgemm.bench.metrics import CEILING, label, timed_rows
+from hgemm.bench.outcome import Outcome
 from hgemm.bench.plan import DutyCycle, Plan
 from hgemm.bench.results import dumps
 from hgemm.bench.schema import Row
@@ -67,7 +70,7 @@ def test_an_element_that_nobody_writes_is_found_whatever_the_check_samples() -> 
         plan,
         machine,
         backends,
-        lambda a, b, c: Passed(),
+        lambda a, b, c, properties: Passed(),
         make_ceiling=lambda limit, device: FakeCeiling(machine),
         control_size=16,
     )
@@ -243,3 +246,24 @@ def test_an_interrupt_before_the_first_sample_keeps_nothing() -> None:
     outcome = run(machine, backend("x", interrupt))
     assert outcome.interrupted
     assert outcome.results.cases == []
+
+
+def test_each_is_held_to_the_bound_of_its_own_properties() -> None:
+    machine = FakeMachine()
+    rounding = dataclasses.replace(backend("rounding", product(machine)), properties=Properties(exact_integers=False))
+    seen = {}
+
+    def noting(a, b, c, properties):
+        seen[properties.exact_integers] = True
+        return verify(a, b, c, properties)
+
+    plan = Plan(CASES[:1], ("*",), duty=DutyCycle(2.0, 1.0), rounds=1)
+    Bench(
+        plan,
+        machine,
+        [backend("torch", product(machine)), rounding],
+        noting,
+        make_ceiling=lambda limit, device: FakeCeiling(machine),
+        control_size=16,
+    ).run()
+    assert seen == {True: True, False: True}

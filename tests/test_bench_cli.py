@@ -123,7 +123,11 @@ def test_a_bad_option_is_status_2_before_anything_runs(
     with pytest.raises(SystemExit) as stop:
         main([*QUICK, "--backends", "torch", *options], machine=machine)
     assert stop.value.code == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert printed.out == ""
+    assert line.startswith("python -m hgemm.bench: ")
+    assert message in line
     assert machine.bursts_opened == 0
     assert (tmp_path / "there.json").read_text() == "mine"
 

@@ -7,8 +7,9 @@ import pytest
 from bench_machine import BASE_SECONDS, READING, FakeCeiling, FakeMachine, backend, product, runs, verify
 
 from hgemm.backends import Backend
-from hgemm.bench.measure import Bench, Outcome
+from hgemm.bench.measure import Bench
 from hgemm.bench.metrics import CEILING, COPY, find_row, relative, speed, tflops
+from hgemm.bench.outcome import Outcome
 from hgemm.bench.plan import DutyCycle, Plan
 from hgemm.bench.schema import CaseResult, Row, Timing
 from hgemm.bench.suites import Case, Shape, cases

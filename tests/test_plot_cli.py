@@ -12,7 +12,7 @@ from made_up_results import SQUARES, results
 import hgemm
 from hgemm.bench.results import write
 from hgemm.plot import source
-from hgemm.plot.__main__ import main
+from hgemm.plot.__main__ import ALL_KINDS, main
 
 
 @pytest.fixture
@@ -130,7 +130,10 @@ def test_no_packaged_results_is_said(
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["pie"], "a picture is one of roofline, ceiling; found 'pie'"), (["--format", "bmp"], "a format is one of svg")],
+    [
+        (["pie"], f"a picture is one of {', '.join(ALL_KINDS)}, or all; found 'pie'"),
+        (["--format", "bmp"], "a format is one of svg"),
+    ],
 )
 def test_a_bad_option_is_status_2(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -147,6 +150,37 @@ def test_a_checkout_draws_into_its_plots_and_an_installation_into_the_current_fo
     monkeypatch.setattr(source, "_PACKAGE", tmp_path / "site-packages" / "hgemm")
     monkeypatch.chdir(tmp_path)
     assert source.default_folder() == tmp_path / "plots"
+
+
+def test_all_draws_whatever_there_is_and_says_what_is_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "run.json", tmp_path / "pictures"
+    write(results(shapes=SQUARES[:1]), path)
+    assert main(["all", "--from", str(path), "--out", str(out), "--format", "svg"]) == 0
+    names = sorted(path.name for path in out.iterdir())
+    assert names == ["ceiling-bf16.svg", "heatmap-bf16.svg", "roofline-bf16.svg", "samples-bf16.svg", "timeline.svg"]
+    assert "no sizes: a line over sizes needs two of them" in capsys.readouterr().err
+    # Asked for by name, the same is an error.
+    assert main(["sizes", "--from", str(path), "--out", str(out)]) == 2
+    assert "hgemm.plot: sizes: a line over sizes needs two" in capsys.readouterr().err
+
+
+def test_options_reach_the_pictures(run_file: Path, tmp_path: Path) -> None:
+    options = ["--mnk", "2048,2048,2048", "--baseline", "cublaslt", "--format", "svg"]
+    assert main(["samples", "ceiling", "heatmap", "--from", str(run_file), "--out", str(tmp_path), *options]) == 0
+    assert "2048³, bf16" in (tmp_path / "samples-bf16.svg").read_text()
+    assert "2048³, bf16" in (tmp_path / "ceiling-bf16.svg").read_text()
+    assert "Speed over cublaslt, H200, bf16" in (tmp_path / "heatmap-bf16.svg").read_text()
+
+
+def test_what_an_option_names_must_be_there(run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--from", str(run_file), "--out", str(tmp_path / "pictures")]
+    assert main(["heatmap", "--baseline", "cublass", *arguments]) == 2
+    assert "cublass was not timed in bf16; there are torch, cublas, " in capsys.readouterr().err
+    assert main(["heatmap", "--contestant", "triton", *arguments]) == 2
+    assert "a map over M and N needs two or more of both" in capsys.readouterr().err
+    assert main(["samples", "--mnk", "1,2,3", *arguments]) == 2
+    assert "no case of 1,2,3 in bf16; there are 2048,2048,2048, 4096,4096,4096" in capsys.readouterr().err
+    assert not (tmp_path / "pictures").exists()
 
 
 def test_it_runs_as_a_module(run_file: Path, tmp_path: Path) -> None:

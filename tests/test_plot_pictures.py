@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import pytest
 from made_up_results import COPY_GBS, RAGGED, SERIES, SQUARES, results
 from matplotlib.figure import Figure
+from picture_texts import assert_texts_are_apart_and_inside, texts
 
 from hgemm import plot
 from hgemm.bench.metrics import CEILING, label, speed, timed_rows
@@ -24,11 +25,6 @@ MADE_UP = results()
 def closed_figures():
     yield
     plt.close("all")
-
-
-def texts(figure: Figure) -> list[str]:
-    figure.canvas.draw()
-    return [text.get_text() for text in figure.findobj(mpl.text.Text) if text.get_text() and text.get_visible()]
 
 
 def markers(figure: Figure) -> list[tuple[str, str, float, float]]:
@@ -94,25 +90,7 @@ def test_no_two_points_cover_each_other() -> None:
 )
 @pytest.mark.parametrize("kind", ["roofline", "ceiling"])
 def test_texts_do_not_collide_and_stay_inside(made_up: Results, kind: str) -> None:
-    figure = plot.KINDS[kind](made_up, "bf16")
-    figure.canvas.draw()
-    page = figure.bbox
-    boxes = [
-        (text.get_text(), text.get_window_extent())
-        for text in figure.findobj(mpl.text.Text)
-        if text.get_text() and text.get_visible() and text.get_rotation() in (0, 90)
-    ]
-    for name, box in boxes:
-        assert page.x0 <= box.x0, name
-        assert box.x1 <= page.x1, name
-        assert page.y0 <= box.y0, name
-        assert box.y1 <= page.y1, name
-    for index, (name, box) in enumerate(boxes):
-        for other, second in boxes[index + 1 :]:
-            # A pixel of slack: boxes include the space above capitals.
-            overlap_x = min(box.x1, second.x1) - max(box.x0, second.x0)
-            overlap_y = min(box.y1, second.y1) - max(box.y0, second.y0)
-            assert overlap_x <= 1 or overlap_y <= 1, f"{name!r} and {other!r}"
+    assert_texts_are_apart_and_inside(plot.KINDS[kind](made_up, "bf16"))
 
 
 def test_roofs_and_ridges_are_those_of_the_run() -> None:

@@ -121,7 +121,8 @@ def imported(path: Path) -> Iterator[str]:
     ("folder", "forbidden"),
     [
         ("hgemm/bench", r"hgemm\.(plot|study|report)\b"),
-        ("hgemm/plot", r"hgemm\.study\b"),
+        ("hgemm/plot", r"hgemm\.(study|report)\b"),
+        ("hgemm/report", r"hgemm\.study\b"),
         ("cuda_kernels", r"hgemm\.(bench|plot|check|study)\b"),
         ("triton_kernels", r"hgemm\.(bench|plot|check|study)\b"),
     ],

@@ -18,7 +18,17 @@ import hgemm
 from hgemm.backends import get
 from hgemm.reference import exact_integers
 
-BACKENDS = ("torch", "cublas", "cublaslt", "cuda_cp_async", "cuda_tma", "triton_pointer", "triton", "auto")
+BACKENDS = (
+    "torch",
+    "cublas",
+    "cublaslt",
+    "cuda_cp_async",
+    "cuda_tma",
+    "triton_pointer",
+    "triton",
+    "triton_mma_sync",
+    "auto",
+)
 SIZES = (272, 264, 136)
 
 pytestmark = pytest.mark.gpu

@@ -70,7 +70,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sources(folder: Path) -> set[str]:
     """What the package holds in a checkout, by the names that it has inside the wheel."""
-    suffixes = {".py", ".typed", ".cu", ".cuh", ".h", ".hpp", ".cpp", ".json"}
+    suffixes = {".py", ".typed", ".cu", ".cuh", ".h", ".hpp", ".cpp", ".json", ".html", ".css", ".js"}
     inside = {"cuda_kernels": "hgemm/cuda_kernels", "triton_kernels": "hgemm/triton_kernels"}
     inside |= {"plots/results": "hgemm/results"}
     assert all((folder / link).resolve() == (folder / home).resolve() for home, link in inside.items())

@@ -11,6 +11,7 @@
 #include "mbarrier.hpp"
 #include "shadow.hpp"
 #include "thread_barrier.hpp"
+#include "trace.hpp"
 #include "warp.hpp"
 
 namespace hgemm::emulator {
@@ -39,6 +40,7 @@ class Block {
   ThreadBarrier thread_barriers[ThreadBarrier::COUNT];
   std::list<BulkCopy> copies;  // under way, in the order of issue
   uint64_t copies_issued = 0;
+  Trace trace;
 
   // `slot`: the block's place among the blocks that share vector clocks.
   void reset(Group* its_group, uint32_t its_index, uint32_t slot, uint32_t slots, const Launch& launch,

@@ -19,6 +19,7 @@ struct CallingThread {
         group(*block.group),
         access{warp, lane.index, operation, site} {
     if (group.cancelled()) group.stop(lane);
+    if (lane.index == 0) ++block.trace.step;
   }
 
   Access as_warp() const { return {warp, ALL_LANES, access.operation, access.site}; }

@@ -28,6 +28,8 @@ typedef struct HgemmEmulatorOptions {
   uint32_t shared_base;     // address of dynamic shared memory; 0: 1024, as on a GPU
   int32_t threads;          // of the host; 0: one a processor
   HgemmProgress* progress;  // may be NULL
+  uint32_t trace_bytes;     // a piece of dynamic shared memory, such as a stage: the report's "trace" tells, in order,
+                         // when block 0 issued copies into each piece, when they landed, when ldmatrix read it; 0: no
 } HgemmEmulatorOptions;
 
 // Without memories nothing is known of global memory, and every address is taken. Returns NULL or what is wrong.

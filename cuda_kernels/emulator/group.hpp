@@ -23,6 +23,7 @@ struct Settings {
   Schedule schedule;
   uint32_t shared_base = 1024;
   int threads = 0;
+  uint32_t trace_bytes = 0;  // HgemmEmulatorOptions
   HgemmProgress* progress = nullptr;
 };
 

@@ -26,6 +26,7 @@ void Group::land(Block& block, std::list<BulkCopy>::iterator position) {
     return stored();
   }
   counter.global_bytes += land_load(copy, block.shared, may_access);
+  block.trace.note(Happening::landed, copy.shared_address);
   Mbarrier& barrier = *copy.mbarrier;
   block.shared.finish_tma_load(barrier.agent, barrier.phases + 1, copy.shared_address, copy.map.box_bytes());
   barrier.bytes -= copy.map.box_bytes();

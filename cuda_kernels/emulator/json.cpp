@@ -56,6 +56,11 @@ std::string event_json(const Event& event) {
                  field("count", event.count), field("waiters", list(waiters)), field("stack", list(stack))});
 }
 
+std::string trace_json(const Trace::Entry& entry) {
+  return list({std::to_string(entry.step), quoted(HAPPENING_NAMES[static_cast<size_t>(entry.happening)]),
+               std::to_string(entry.piece)});
+}
+
 // One number for each operation for which it is worth telling.
 template <class Value, class Wanted>
 std::string by_operation(const Counters& counters, Value&& value, Wanted&& wanted) {
@@ -85,9 +90,11 @@ std::string counters_json(const Counters& counters) {
 std::string to_json(const Report& report, const Schedule& schedule, uint32_t shared_base) {
   std::vector<std::string> events;
   for (const auto& [key, event] : report.events()) events.push_back(event_json(event));
+  std::vector<std::string> trace;
+  for (const Trace::Entry& entry : report.trace) trace.push_back(trace_json(entry));
   return object({field("schedule", quoted(schedule.text())), field("shared_base", uint64_t{shared_base}),
                  field("blocks", report.blocks), field("counters", counters_json(report.counters)),
-                 field("events", list(events))});
+                 field("events", list(events)), field("trace", list(trace))});
 }
 
 }  // namespace hgemm::emulator

@@ -55,6 +55,7 @@ class _Options(ctypes.Structure):
         ("shared_base", ctypes.c_uint32),
         ("threads", ctypes.c_int32),
         ("progress", ctypes.POINTER(Progress)),
+        ("trace_bytes", ctypes.c_uint32),
     ]
 
 
@@ -87,8 +88,12 @@ class EmulatedLibrary:
         shared_base: int = 0,
         threads: int = 0,
         progress: Progress | None = None,
+        trace_bytes: int = 0,
     ) -> tuple[str | None, dict[str, Any]]:
         """Runs `call`, which launches kernels of this library: what it returned, and the report as plain data.
+
+        With `trace_bytes`, the size of a stage, its "trace" lists [step, "issued" | "landed" | "read", stage] of block
+        0; a step is an instruction of a warp.
 
         Without `schedule` it is that of HGEMM_EMULATOR. Raises ValueError for one that cannot be read, and for an
         address that is none, TypeError for a schedule that is no string.
@@ -110,6 +115,7 @@ class EmulatedLibrary:
             shared_base,
             threads,
             ctypes.pointer(progress) if progress is not None else None,
+            trace_bytes,
         )
         array = (_Memory * max(1, len(memories)))(
             *(

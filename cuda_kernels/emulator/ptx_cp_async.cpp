@@ -16,6 +16,7 @@ void land(const CallingThread& me, const CpAsync& copy) {
   uint8_t* to = me.block.shared.data(copy.destination);
   std::memset(to, 0, copy.bytes);
   std::memcpy(to, copy.source, copy.source_bytes);
+  me.block.trace.note(Happening::landed, copy.destination);
 }
 
 }  // namespace
@@ -35,6 +36,7 @@ void cp_async_bytes(uint32_t destination, const void* source, uint32_t bytes, ui
   me.counter().shared_bytes += bytes;
   me.counter().global_bytes += source_bytes;
   shared.begin_copy(me.access, destination, bytes, false);
+  me.block.trace.note(Happening::issued, destination);
   const bool at_once = me.group.random() ? me.group.toss() : me.group.copies_at_once();
   me.lane.cp_asyncs.push_back(
       {destination, bytes, static_cast<const uint8_t*>(source), source_bytes, me.lane.cp_async_group, at_once, site});

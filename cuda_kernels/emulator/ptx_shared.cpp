@@ -67,6 +67,7 @@ void load_matrices(const CallingThread& me, void* const* lanes) {
   const Access access = me.as_warp();
   RegisterLoads::Rows rows{{}, access.site};
   ++counter.executed;
+  me.block.trace.note(Happening::read, static_cast<MatrixRows*>(lanes[0])->address);
   for (uint32_t m = 0; m < 4; ++m) {
     uint16_t matrix[8][8];
     uint32_t* const addresses = rows.address + m * 8;

@@ -78,6 +78,7 @@ void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map, uint32_t bar
   ++me.counter().executed;
   check_register_loads(me, destination, fields.box_bytes());
   me.block.shared.begin_copy(me.access, destination, fields.box_bytes(), true);
+  me.block.trace.note(Happening::issued, destination);
   me.group.issue(me.block, {0, true, fields, column, row, batch, destination, barrier, me.access});
   me.group.interrupt(me.lane);
 }

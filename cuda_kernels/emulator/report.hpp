@@ -11,6 +11,7 @@
 
 #include "call_stack.hpp"
 #include "operations.hpp"
+#include "trace.hpp"
 
 namespace hgemm::emulator {
 
@@ -84,7 +85,8 @@ inline std::string place(const Site& site) {
 class Report {
  public:
   Counters counters;
-  uint64_t blocks = 0;  // that ran to their end
+  uint64_t blocks = 0;              // that ran to their end
+  std::vector<Trace::Entry> trace;  // of block 0
 
   bool clean() const { return events_.empty(); }
   const std::map<std::tuple<Kind, Operation, std::string>, Event>& events() const { return events_; }
@@ -108,6 +110,7 @@ class Report {
   void merge(const Report& other) {
     counters.add(other.counters);
     blocks += other.blocks;
+    if (!other.trace.empty()) trace = other.trace;
     for (const auto& [key, event] : other.events_) {
       const auto [place, is_new] = events_.emplace(key, event);
       if (is_new) continue;

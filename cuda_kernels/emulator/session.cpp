@@ -76,6 +76,7 @@ std::string Session::begin(const HgemmMemory* memories, size_t count, const Hgem
     if (settings.shared_base % 16) return format("shared base 0x%x is no multiple of 16", settings.shared_base);
     settings.threads = options->threads;
     settings.progress = options->progress;
+    settings.trace_bytes = options->trace_bytes;
   }
   open = true;
   return {};

@@ -18,8 +18,9 @@ from hgemm import check
 from hgemm.bench.contestants import check_patterns, load
 from hgemm.bench.environment import sources_digest, torch_flags
 from hgemm.bench.machine import CudaMachine, Machine
-from hgemm.bench.measure import Bench, Options, Outcome, end_process
-from hgemm.bench.options import SHARE, parser, plan_of, recorded, restored
+from hgemm.bench.measure import Bench
+from hgemm.bench.options import SHARE, Parser, parser, plan_of, recorded, restored
+from hgemm.bench.outcome import Options, Outcome, end_process
 from hgemm.bench.plan import Plan
 from hgemm.bench.preflight import Preflight
 from hgemm.bench.prepare import never
@@ -156,8 +157,8 @@ def default_path(gpu: str, folder: Path) -> Path:
 
 
 def _with_defaults(
-    parse: argparse.ArgumentParser, options: argparse.Namespace, arguments: list[str]
-) -> tuple[argparse.ArgumentParser, argparse.Namespace, Results | None]:
+    parse: Parser, options: argparse.Namespace, arguments: list[str]
+) -> tuple[Parser, argparse.Namespace, Results | None]:
     """The options again, with what --resume or --share has for defaults; and the file to be resumed."""
     stored = None
     if options.resume:

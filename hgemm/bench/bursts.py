@@ -177,9 +177,20 @@ class ColdBurst(_DeviceBurst):
     """
 
     def __init__(self, machine: CudaHost, call: Call, calls: int) -> None:
-        calls = min(calls, LARGEST_QUEUE // COMMANDS_A_COLD_CALL)
-        self._pairs = [(_event(), _event()) for _ in range(calls)]
-        super().__init__(machine, call, calls)
+        in_queue = min(calls, LARGEST_QUEUE // COMMANDS_A_COLD_CALL)
+        self._pairs = [(_event(), _event()) for _ in range(in_queue)]
+        self._stretches = -(-calls // in_queue)
+        super().__init__(machine, call, in_queue)
+        self.calls = in_queue * self._stretches
+
+    def run(self) -> Sample:
+        at = self._machine.clock()
+        seconds = []
+        for _ in range(self._stretches):
+            self._launch()
+            reading = self._machine.read()
+            seconds.append(self._seconds())
+        return Sample(at, sum(seconds) / len(seconds), reading)
 
     def _enqueue(self) -> None:
         for index, (before, after) in enumerate(self._pairs):
@@ -190,7 +201,7 @@ class ColdBurst(_DeviceBurst):
 
     def _seconds(self) -> float:
         self._end.synchronize()
-        return sum(before.elapsed_time(after) for before, after in self._pairs) * 1e-3 / self.calls
+        return sum(before.elapsed_time(after) for before, after in self._pairs) * 1e-3 / len(self._pairs)
 
 
 class HostBurst:

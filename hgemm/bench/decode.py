@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -48,7 +49,7 @@ def _decode(kind: Any, value: object, where: str) -> object:
 def _dataclass(kind: type, value: object, where: str) -> object:
     if not isinstance(value, dict):
         raise _error(where, "an object", value)
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     prefix = f"{where}." if where else ""
     known = {entry.name: entry for entry in dataclasses.fields(kind)}
     for key in value:
@@ -59,6 +60,12 @@ def _dataclass(kind: type, value: object, where: str) -> object:
         if required and name not in value:
             raise SchemaError(f"{prefix}{name}: missing")
     return kind(**{name: _decode(hints[name], value[name], prefix + name) for name in known if name in value})
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    """The types of a dataclass's fields; reading them takes longer than reading a row."""
+    return typing.get_type_hints(kind)
 
 
 def _union(kinds: tuple[Any, ...], value: object, where: str) -> object:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import datetime
 import functools
-import os
 import random
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -21,9 +19,10 @@ from hgemm.bench.environment import revision, scrub, sources_digest, torch_flags
 from hgemm.bench.machine import Machine
 from hgemm.bench.metrics import label
 from hgemm.bench.operands import Operands, rotation
+from hgemm.bench.outcome import Observer, Options, Outcome, end_process
 from hgemm.bench.plan import Plan
 from hgemm.bench.preflight import Reply
-from hgemm.bench.prepare import DeviceLost, Entry, Preparer, Verify, ensure_alive, never, not_timed, untimed_row
+from hgemm.bench.prepare import DeviceLost, Entry, Preparer, Verify, ensure_alive, never, untimed_row
 from hgemm.bench.results import FileFull
 from hgemm.bench.resume import Previous, nothing_before
 from hgemm.bench.schema import CaseResult, Results, Row, Run
@@ -37,40 +36,6 @@ from hgemm.problem import Problem, UnsupportedProblem
 TUNE = functools.partial(tune_cublaslt, rounds=3, milliseconds=1.0)
 
 SPENT = "the budget is spent"
-
-Options = Mapping[str, str | int | float | bool | list[str] | None]
-
-
-class Observer:
-    """Told how a run proceeds; this one says nothing to nobody."""
-
-    def case_begins(self, case: Case, number: int, count: int) -> None: ...
-
-    def doing(self, text: str, done: float) -> None:
-        """What happens now, and how much of the run is done, from 0 to 1."""
-
-    def case_ends(self, case: CaseResult, results: Results) -> None:
-        """A case ended, well or not; everything measured so far. May raise FileFull, which ends the run without it."""
-
-
-@dataclass
-class Outcome:
-    """What a run measured, and how it ended."""
-
-    results: Results
-    stopped: str | None = None
-    """Why the run ended early; None if it did not."""
-    interrupted: bool = False
-    lost: bool = False
-    """The device no longer answers, or a contestant never ended."""
-    full: bool = False
-    """The results file has no room for another case."""
-
-
-def end_process(outcome: Outcome) -> None:
-    """Says why on stderr and leaves at once: an orderly exit would wait for the device."""
-    print(f"hgemm.bench ended early: {outcome.stopped}", file=sys.stderr, flush=True)
-    os._exit(1)
 
 
 @dataclass
@@ -99,7 +64,7 @@ class Bench:
         self._began = self.machine.clock()
         self._run = self.previous.run or Run(_utc(), 0.0, False, sources_digest(), revision(), dict(self.options))
         self._environment = self.machine.environment()
-        preparer = Preparer(self.machine, self.plan.mode, self.plan.duty, self.verify, self.preflight)
+        preparer = Preparer(self.machine, self.plan.mode, self.plan.duty, self.verify, self._first_call)
         self._preparer = preparer
         self._yardsticks = Yardsticks(self.machine, preparer, self.backends, self.make_ceiling, self.control_size)
         self._done = {
@@ -107,7 +72,7 @@ class Bench:
         }
         self._kept = frozenset(self._done)
         outcome = Outcome(self._results(complete=False))
-        with self.machine.activate(), Watchdog(self.plan.limit_s, lambda: self._give_up(outcome)) as self._watchdog:
+        with self.machine.activate(), Watchdog(self.plan.limit_s, self._give_up) as self._watchdog:
             try:
                 outcome.stopped = self._cases()
             except KeyboardInterrupt:
@@ -162,19 +127,24 @@ class Bench:
                 del self._done[number]
                 raise
 
-    def _give_up(self, outcome: Outcome) -> None:
+    def _give_up(self) -> None:
         """Files what there is, while the main thread waits for something that does not end."""
         if self._at_work is None:
             return
         number, result, entries, entry = self._at_work
-        entry.timing = None
-        not_timed(entry.row, "hangs", f"did not end within {self.plan.limit_s:g} s")
-        result.complete = False
+        # Copies, because the main thread may come back after all before the process ends.
+        reason = f"did not end within {self.plan.limit_s:g} s"
+        lost = replace(entry.row, status="hangs", reason=reason, timing=None)
+        others = [Entry(replace(other.row), timing=other.timing) for other in entries if other is not entry]
         with contextlib.suppress(FileFull):
-            self._finish(number, result, entries, keep=True)
-        outcome.results = self._results(complete=False)
-        outcome.stopped, outcome.lost = f"{label(entry.row)} {entry.row.reason}", True
-        self.abandon(outcome)
+            self._finish(number, replace(result, complete=False), [*others, Entry(lost)], keep=True)
+        gone = Outcome(self._results(complete=False), f"{label(lost)} {reason}", lost=True)
+        self.abandon(gone)
+
+    def _first_call(self, choice: Choice, case: Case) -> Reply:
+        """The preflight, which has a limit of its own."""
+        with self._watchdog.pause():
+            return self.preflight(choice, case)
 
     @contextlib.contextmanager
     def _watched(self, number: int, result: CaseResult, entries: list[Entry], entry: Entry) -> Iterator[None]:
@@ -282,7 +252,7 @@ class Bench:
         cases = [self._done[number] for number in sorted(self._done)]
         seconds = self._run.seconds + self.machine.clock() - self._began
         return Results(
-            run=replace(self._run, seconds=round(seconds, 1), complete=complete),
+            run=replace(self._run, seconds=round(seconds, 4), complete=complete),
             env=self._environment,
             flags=torch_flags(),
             roofs=roofs.collect(cases),

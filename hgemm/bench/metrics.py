@@ -73,6 +73,11 @@ def clock_mhz(timings: Iterable[Timing]) -> float | None:
     return statistics.median(known) if known else None
 
 
+def is_throttled(reasons: str) -> bool:
+    """Whether power or temperature held the clock down, by what NVML said of one sample."""
+    return bool(_THROTTLED & set(reasons.split("+")))
+
+
 def throttled(timing: Timing) -> int:
     """How many samples ran while power or temperature held the clock down."""
-    return sum(bool(_THROTTLED & set(reasons.split("+"))) for reasons in timing.clocks.throttle)
+    return sum(map(is_throttled, timing.clocks.throttle))

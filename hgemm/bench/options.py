@@ -7,10 +7,10 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hgemm.bench.contestants import DEFAULT_PATTERNS
-from hgemm.bench.measure import Options
+from hgemm.bench.outcome import Options
 from hgemm.bench.plan import MODES, DutyCycle, Plan
 from hgemm.bench.shapes_file import ListedShape, read_shapes
 from hgemm.bench.suites import DEFAULT_LAYOUT, DISTRIBUTIONS, DTYPES, LAYOUTS, SUITES, Case, Shape, cases
@@ -40,9 +40,16 @@ SHARE = {"suite": "squares", "dtypes": ("bf16", "fp16"), "budget": 10.0}
 _DEFAULTS: dict[str, Any] = {"dtypes": ("bf16",)}
 
 
-def parser(defaults: Mapping[str, Any] | None = None) -> argparse.ArgumentParser:
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line: thirty options of usage in front of it hide what is wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message} (--help lists the options)\n")
+
+
+def parser(defaults: Mapping[str, Any] | None = None) -> Parser:
     """The parser; ``defaults`` take the place of its own."""
-    parse = argparse.ArgumentParser(
+    parse = Parser(
         "python -m hgemm.bench",
         description=DESCRIPTION,
         epilog=EPILOG,

@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hgemm.backends import Properties
 from hgemm.bench.bursts import Burst, BurstTiming, Call
 from hgemm.bench.contestants import Choice
 from hgemm.bench.environment import scrub
@@ -47,8 +48,8 @@ class Verdict(Protocol):
     def passed(self) -> bool: ...
 
 
-Verify = Callable[[Tensor, Tensor, Tensor], Verdict]
-"""verify(a, b, c): is c the product of a and b, within its bound?"""
+Verify = Callable[[Tensor, Tensor, Tensor, Properties], Verdict]
+"""verify(a, b, c, properties): is c the product of a and b, within the bound of a backend with these properties?"""
 
 
 class DeviceLost(RuntimeError):
@@ -107,7 +108,7 @@ class Preparer:
 
     def contestant(self, entry: Entry, choice: Choice, case: Case, operands: Operands) -> None:
         """Checks a contestant on the very operands that it will be timed on, then captures its burst."""
-        row, first = entry.row, operands.sets[0]
+        row, first, properties = entry.row, operands.sets[0], choice.backend.properties
         mode: Mode = "kernel" if row.role == "control" else self.mode
         timing = BURSTS[mode]
 
@@ -126,13 +127,13 @@ class Preparer:
             product = call(0)
             self.machine.synchronize()
             result = product if row.allocates and isinstance(product, Tensor) else first.out
-            if not self._passes(row, dataclasses.replace(first, out=result), "its result"):
+            if not self._passes(row, properties, dataclasses.replace(first, out=result), "its result"):
                 return
             expected = None if row.allocates else first.out.clone()
             del product, result
             row.kernels = self.machine.kernels(call)
             burst = self._burst(call, ring=len(operands), timing=timing)
-            if expected is not None and not self._repeats(row, burst, operands, expected):
+            if expected is not None and not self._repeats(row, properties, burst, operands, expected):
                 burst.close()
                 return
             work = Yardstick(call, case.flops, case.compulsory_bytes)
@@ -164,13 +165,13 @@ class Preparer:
             ensure_alive(self.machine, row, reason)
             not_timed(row, "failed", reason)
 
-    def _passes(self, row: Row, s: OperandSet, what: str) -> bool:
+    def _passes(self, row: Row, properties: Properties, s: OperandSet, what: str) -> bool:
         unwritten = int(s.out.isnan().sum())
         if unwritten:  # the operands are finite, so only the poison is NaN; the verdict may sample rows
             row.check = Check(None, False)
             not_timed(row, "wrong", f"{what} leaves {unwritten:,} of {s.out.numel():,} elements unwritten or NaN")
             return False
-        verdict = self._verdict(s)
+        verdict = self._verdict(properties, s)
         error = verdict.error_over_bound
         finite = math.isfinite(error)
         row.check = Check(error if finite else None, verdict.passed)
@@ -179,16 +180,16 @@ class Preparer:
             not_timed(row, "wrong", f"{what} {fault}")
         return verdict.passed
 
-    def _verdict(self, s: OperandSet) -> Verdict:
+    def _verdict(self, properties: Properties, s: OperandSet) -> Verdict:
         """The worst verdict: of a batch, of VERIFIED products spread over it, the first and the last among them."""
         if s.out.dim() == 2:
-            return self.verify(s.a, s.b, s.out)
+            return self.verify(s.a, s.b, s.out, properties)
         count = min(len(s.out), VERIFIED)
         places = [round(number * (len(s.out) - 1) / max(count - 1, 1)) for number in range(count)]
-        verdicts = [self.verify(s.a[place], s.b[place], s.out[place]) for place in places]
+        verdicts = [self.verify(s.a[place], s.b[place], s.out[place], properties) for place in places]
         return max(verdicts, key=lambda verdict: (not verdict.passed, verdict.error_over_bound))
 
-    def _repeats(self, row: Row, burst: Burst, operands: Operands, expected: Tensor) -> bool:
+    def _repeats(self, row: Row, properties: Properties, burst: Burst, operands: Operands, expected: Tensor) -> bool:
         """Whether the burst itself computes the product: a graph that captured nothing leaves its poison behind."""
         operands.poison()
         burst.run()
@@ -196,7 +197,7 @@ class Preparer:
         sets = operands.sets[: burst.calls]
         same = torch.stack([(s.out == expected).all() for s in sets]).tolist()  # one wait for the device, not one each
         others = (s for s, equal in zip(sets, same, strict=True) if not equal)
-        return all(self._passes(row, s, "its result in a burst of calls") for s in others)
+        return all(self._passes(row, properties, s, "its result in a burst of calls") for s in others)
 
     def _burst(self, call: Call, *, ring: int, timing: BurstTiming) -> Burst:
         """A burst as long as the duty cycle asks for."""

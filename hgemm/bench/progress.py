@@ -8,7 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hgemm.bench.measure import Observer
+from hgemm.bench.outcome import Observer
 from hgemm.bench.schema import CaseResult, Results
 from hgemm.bench.suites import Case
 from hgemm.bench.tables import print_case

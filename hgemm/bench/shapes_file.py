@@ -41,16 +41,16 @@ def read_shapes(path: Path) -> tuple[ListedShape, ...]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
-        raise ValueError(f"--shapes {path}: {error.strerror}") from None
+        raise ValueError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"--shapes {path}: not a text file in UTF-8") from None
+        raise ValueError(f"{path}: not a text file in UTF-8") from None
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip() and line.lstrip()[0] != "#"]
     if not numbered:
-        raise ValueError(f"--shapes {path}: empty; the first line is a header such as M,N,K,label")
+        raise ValueError(f"{path}: empty; the first line is a header such as M,N,K,label")
     try:
         rows = [(number, [cell.strip() for cell in next(csv.reader([line], strict=True))]) for number, line in numbered]
     except csv.Error as error:
-        raise ValueError(f"--shapes {path}: not CSV: {error}") from None
+        raise ValueError(f"{path}: not CSV: {error}") from None
     (number, header), *body = rows
     try:
         _check_header(header)
@@ -62,7 +62,7 @@ def read_shapes(path: Path) -> tuple[ListedShape, ...]:
                 raise ValueError(f"the header has {len(header)} columns, found {len(cells)}: {','.join(cells)!r}")
             shapes.append(_shape(dict(zip(header, cells, strict=True))))
     except ValueError as error:
-        raise ValueError(f"--shapes {path}, line {number}: {error}") from None
+        raise ValueError(f"{path}, line {number}: {error}") from None
     return tuple(dict.fromkeys(shapes))
 
 

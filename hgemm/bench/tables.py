@@ -23,7 +23,7 @@ from hgemm.bench.metrics import (
 from hgemm.bench.schema import CaseResult, Results, Roof, Row, Timing
 from hgemm.bench.statistics import Summary, summarize
 
-TABLE_WIDTH = 118
+TABLE_WIDTH = 132
 """Columns of a table where the terminal does not say how wide it is."""
 
 
@@ -77,7 +77,7 @@ def _clock(line: _Line) -> str:
 
 def _spread(line: _Line) -> str:
     tera = speed(line.row)
-    return f"{_figure(tera.p5)} - {_figure(tera.p95)}"
+    return f"{figure(tera.p5)} - {figure(tera.p95)}"
 
 
 def _finished(line: _Line) -> str:
@@ -91,11 +91,11 @@ _NAME = (
 _END = (
     _Column("error /\nbound", _error),
     _Column("MHz", _clock),
-    _Column("", lambda line: ", ".join(_remarks(line)), False),
+    _Column("", lambda line: ", ".join(remarks(line.timing, line.times)), False),
 )
 _DEVICE_COLUMNS = (
     *_NAME,
-    _Column("TFLOPS", lambda line: _figure(speed(line.row).median)),
+    _Column("TFLOPS", lambda line: figure(speed(line.row).median)),
     _Column("p5 - p95", _spread),
     _Column("us", lambda line: f"{line.times.median:.1f}"),
     _Column("% of\nmma.sync", _share),
@@ -194,10 +194,10 @@ def _untimed(case: CaseResult) -> list[Row]:
     return list(found.values())
 
 
-def _remarks(line: _Line) -> list[str]:
-    timing = line.timing
+def remarks(timing: Timing, times: Summary) -> list[str]:
+    """What a reader should know of a row's samples, and of ``times``, their summary."""
     remarks = []
-    if line.times.noisy:
+    if times.noisy:
         remarks.append("noisy")
     if timing.timer == "events" and timing.mode != "cold":
         remarks.append("not in a graph")
@@ -218,6 +218,6 @@ def _pipes(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _figure(tflops: float) -> str:
+def figure(tflops: float) -> str:
     """Three or four significant digits."""
     return f"{tflops:.0f}" if tflops >= 1000 else f"{tflops:.1f}" if tflops >= 10 else f"{tflops:.3g}"

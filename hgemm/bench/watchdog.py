@@ -42,6 +42,15 @@ class Watchdog:
         finally:
             self._deadline = None
 
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Within it the limit of a watched stretch does not run; afterwards it begins anew."""
+        self._deadline = None
+        try:
+            yield
+        finally:
+            self._deadline = time.monotonic() + self._limit
+
     def _watch(self) -> None:
         while not self._stop.wait(min(_PERIOD_SECONDS, self._limit / 4)):
             deadline = self._deadline

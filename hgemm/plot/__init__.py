@@ -8,46 +8,77 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from hgemm.bench.metrics import timed_rows
 from hgemm.bench.schema import Results
-from hgemm.plot import ceiling, roofline, style
-from hgemm.plot.source import NothingToDraw
+from hgemm.plot import ceiling, heatmap, roofline, samples, sizes, style, timeline
+from hgemm.plot.source import USUAL, NothingToDraw, Options
 
-KINDS: dict[str, Callable[[Results, str], Figure]] = {"roofline": roofline.draw, "ceiling": ceiling.draw}
-"""Kinds of picture: each draws one dtype of a results file, or raises NothingToDraw."""
+KINDS: dict[str, Callable[..., Figure]] = {
+    "roofline": roofline.draw,
+    "ceiling": ceiling.draw,
+    "sizes": sizes.draw,
+    "heatmap": heatmap.draw,
+    "samples": samples.draw,
+    "timeline": timeline.draw,
+}
+"""Kinds of picture: called with results and a dtype, each draws that dtype or raises NothingToDraw."""
+
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "ceiling": ("mnk",),
+    "heatmap": ("baseline", "contestant"),
+    "samples": ("mnk",),
+}
+"""The fields of Options that a kind looks at; those with any take Options as their third argument."""
+
+WHOLE_RUN = ("timeline",)
+"""Kinds that show all dtypes of a run in one picture; called without a dtype."""
 
 FORMATS = ("svg", "png", "pdf")
 
-__all__ = ["FORMATS", "KINDS", "NothingToDraw", "draw"]
+__all__ = ["FORMATS", "KINDS", "OPTIONS", "WHOLE_RUN", "NothingToDraw", "Options", "draw", "save", "timed_dtypes"]
 
 
-def draw(results: Results, kind: str, folder: Path, formats: Sequence[str] = ("svg", "png")) -> list[Path]:
-    """Draws one picture for each dtype of ``results`` as ``KIND-DTYPE.FORMAT`` in ``folder``, replacing earlier ones.
+def draw(
+    results: Results,
+    kind: str,
+    folder: Path,
+    formats: Sequence[str] = ("svg", "png"),
+    options: Options = USUAL,
+) -> list[Path]:
+    """Draws a picture for each dtype of ``results`` as ``KIND-DTYPE.FORMAT`` in ``folder``, replacing earlier ones;
+    of a kind in WHOLE_RUN one, ``KIND.FORMAT``.
 
     Returns the files. Raises NothingToDraw if no dtype has what the picture shows, OSError if it cannot be written.
     """
-    dtypes = dict.fromkeys(case.dtype for case in results.cases if timed_rows(case))
     files: list[Path] = []
     reasons = []
-    for dtype in dtypes:
+    takes_options = kind in OPTIONS
+    for dtype in (None,) if kind in WHOLE_RUN else timed_dtypes(results):
         try:
-            figure = KINDS[kind](results, dtype)
+            figure = KINDS[kind](results, dtype, options) if takes_options else KINDS[kind](results, dtype)
         except NothingToDraw as error:
             reasons.append(str(error))
             continue
         folder.mkdir(parents=True, exist_ok=True)
         for form in formats:
-            path = folder / f"{kind}-{dtype}.{form}"
-            _save(figure, path)
+            path = folder / f"{kind}-{dtype}.{form}" if dtype else folder / f"{kind}.{form}"
+            save(figure, path)
             files.append(path)
+        plt.close(figure)
     if not files:
-        raise NothingToDraw("; ".join(reasons) or "no contestant was timed in any case")
+        raise NothingToDraw("; ".join(dict.fromkeys(reasons)) or "no contestant was timed in any case")
     return files
 
 
-def _save(figure: Figure, path: Path) -> None:
+def timed_dtypes(results: Results) -> list[str]:
+    """The dtypes in which a contestant was timed, in the order of the cases."""
+    return list(dict.fromkeys(case.dtype for case in results.cases if timed_rows(case)))
+
+
+def save(figure: Figure, path: Path) -> None:
     """Equal results give equal files: no date and no random names in them."""
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(path.suffix[1:])
     with style.context():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -10,33 +9,32 @@ from hgemm.bench.metrics import CEILING, find_row, label, relative, speed, timed
 from hgemm.bench.schema import CaseResult, Results, Row
 from hgemm.bench.statistics import Summary
 from hgemm.plot import style
-from hgemm.plot.source import NothingToDraw, case_name
+from hgemm.plot.source import USUAL, NothingToDraw, Options, case_name, one_case, timed_cases, wgmma_remark
 
 BAR_INCHES = 0.27
 
 
-def draw(results: Results, dtype: str) -> Figure:
-    """The bars of one case of a dtype: 4096^3 if it was measured, else the one with the most work.
+def draw(results: Results, dtype: str, options: Options = USUAL) -> Figure:
+    """The bars of one case of a dtype: ``options.mnk``, or as ``one_case`` chooses.
 
-    Raises NothingToDraw if no case of that dtype has both a ceiling and a timed contestant.
+    Raises NothingToDraw if no case of that dtype has both a ceiling and contestants whose device time was measured.
     """
-    case = _case(results, dtype)
+    case = one_case(_cases(results, dtype), options.mnk)
     ceiling = find_row(case, CEILING, "roof")
     rows = timed_rows(case)
     looks = style.looks(rows)
     shares = {label(row): share for row in rows if (share := relative(row, ceiling))}
     rows.sort(key=lambda row: shares[label(row)].median)
 
-    bottom, top = 0.92, 0.74
+    remark = _remark(results)
+    bottom, top = style.footer_inches(results, remark) + 0.35, 0.74
     height = bottom + top + BAR_INCHES * (len(rows) + 0.6)
     names = [_name(row) for row in rows]
     left = max(style.text_points(name, 8.5) for name in names) / 72 + 0.25
     with style.context():
-        figure = plt.figure(figsize=(style.WIDTH_INCHES, height))
+        figure = style.new_figure(height)
         width = style.WIDTH_INCHES - left - 0.2
-        axes = figure.add_axes(
-            (left / style.WIDTH_INCHES, bottom / height, width / style.WIDTH_INCHES, (height - bottom - top) / height)
-        )
+        axes = style.add_axes(figure, left, bottom, width, height - bottom - top)
         for place, row in enumerate(rows):
             _bar(axes, place, row, shares[label(row)], looks[label(row)])
         _axes(axes, names, _end(rows, shares, 72 * width))
@@ -47,20 +45,21 @@ def draw(results: Results, dtype: str) -> Figure:
             f"Share of the mma.sync ceiling, {gpu}, {case_name(case)}, {dtype}",
             f"100% is {speed(ceiling).median:.4g} TFLOPS: mma.sync on registers alone, timed in the same rounds",
         )
-        style.footer(figure, results, *_remarks(results))
+        style.footer(figure, results, remark)
     return figure
 
 
-def _case(results: Results, dtype: str) -> CaseResult:
-    cases = [
-        case
-        for case in results.cases
-        if case.dtype == dtype and timed_rows(case) and find_row(case, CEILING, "roof") is not None
-    ]
-    cases = [case for case in cases if any(relative(row, find_row(case, CEILING, "roof")) for row in timed_rows(case))]
+def _cases(results: Results, dtype: str) -> list[CaseResult]:
+    cases = [case for case in timed_cases(results, dtype) if _has_shares(case)]
     if not cases:
         raise NothingToDraw(f"no case in {dtype} was timed together with the {CEILING} ceiling")
-    return max(cases, key=lambda case: (case.M == case.N == case.K == 4096, case.flops))
+    return cases
+
+
+def _has_shares(case: CaseResult) -> bool:
+    """A share of the device's limit needs the device's time: the host's, of mode e2e, has none."""
+    ceiling = find_row(case, CEILING, "roof")
+    return any(row.timing and row.timing.mode != "e2e" and relative(row, ceiling) for row in timed_rows(case))
 
 
 def _name(row: Row) -> str:
@@ -109,7 +108,6 @@ def _axes(axes: Axes, names: list[str], end: float) -> None:
     axes.grid(True, axis="x")
 
 
-def _remarks(results: Results) -> list[str]:
-    hopper = results.env.compute_capability == [9, 0]
-    wgmma = " On Hopper wgmma, which cuBLAS and Triton use, is faster than mma.sync can be." if hopper else ""
-    return [f"Ratios paired by round; the thin line spans the 5th to the 95th percentile.{wgmma}"]
+def _remark(results: Results) -> str:
+    text = "Ratios paired by round; the thin line spans the 5th to the 95th percentile."
+    return " ".join([text, *wgmma_remark(results)])

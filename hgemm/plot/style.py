@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+import functools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import TextPath
+from matplotlib.textpath import text_to_path
 
 from hgemm.bench.metrics import label
 from hgemm.bench.schema import Results, Row, Timing
@@ -24,9 +28,10 @@ MUTED = "#5f6368"
 GRID = "#e4e6e8"
 
 # Okabe and Ito's palette, which stays apart under the common kinds of colour blindness ("Color Universal Design",
-# 2008), without its yellow, too pale for thin strokes on white.
+# 2008), without its yellow, too pale for thin strokes on white; a grey, and two that are darker than all of it.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
-BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#8c8c8c"
+BLUE, VERMILLION, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#666666"
+BROWN, INDIGO = "#661100", "#332288"
 
 _FAMILY_COLOURS = {
     "torch": BLACK,
@@ -37,6 +42,8 @@ _FAMILY_COLOURS = {
     "cuda_wgmma": SKY,
     "triton_pointer": ORANGE,
     "triton": GREEN,
+    "triton_mma_sync": BROWN,
+    "triton_gluon": INDIGO,
 }
 _SPARE_COLOURS = (SKY, PURPLE, ORANGE, GREY)
 
@@ -52,16 +59,44 @@ class Look:
     marker: str
 
 
+def hollow(look: Look, points: float) -> dict[str, Any]:
+    """A marker of a size, as ``Axes.plot`` takes it."""
+    return {
+        "marker": look.marker,
+        "markersize": points,
+        "markerfacecolor": "white",
+        "markeredgecolor": look.colour,
+        "markeredgewidth": 1.5,
+    }
+
+
 def looks(rows: Iterable[Row]) -> dict[str, Look]:
     """A look for each ``backend:config`` among ``rows``, in their order."""
+    rows = list(rows)
+    colours = _colours(row.backend for row in rows)
     found: dict[str, Look] = {}
-    colours = dict(_FAMILY_COLOURS)
     for row in rows:
-        if row.backend not in colours:
-            colours[row.backend] = _SPARE_COLOURS[(len(colours) - len(_FAMILY_COLOURS)) % len(_SPARE_COLOURS)]
         if label(row) not in found:
             found[label(row)] = Look(colours[row.backend], _MARKERS[len(found) % len(_MARKERS)])
     return found
+
+
+def backend_looks(names: Iterable[str]) -> dict[str, Look]:
+    """A look for each backend of ``names``, in their order; a name is a backend, or one with a remark after a comma."""
+    names = list(names)
+    colours = _colours(name.split(",")[0] for name in names)
+    return {
+        name: Look(colours[name.split(",")[0]], _MARKERS[index % len(_MARKERS)]) for index, name in enumerate(names)
+    }
+
+
+def _colours(backends: Iterable[str]) -> dict[str, str]:
+    """A colour for each backend; those of the user's take what is spare, in their order."""
+    colours = dict(_FAMILY_COLOURS)
+    for backend in backends:
+        if backend not in colours:
+            colours[backend] = _SPARE_COLOURS[(len(colours) - len(_FAMILY_COLOURS)) % len(_SPARE_COLOURS)]
+    return colours
 
 
 def context() -> contextlib.AbstractContextManager[None]:
@@ -95,23 +130,82 @@ def context() -> contextlib.AbstractContextManager[None]:
     )
 
 
-def text_points(text: str, size: float) -> float:
-    """Width of a line of text in points, in the font that pictures are drawn with."""
-    return float(TextPath((0, 0), text, size=size, prop=FontProperties(family="DejaVu Sans")).get_extents().width)
+@functools.cache
+def text_points(text: str, size: float, weight: str = "normal") -> float:
+    """Width of a line of text in points, in the font that pictures are drawn with, and a little for letters that are
+    rounded to whole pixels."""
+    if not text.strip():
+        return 0.0
+    font = FontProperties(family="DejaVu Sans", size=size, weight=weight)
+    width, _, _ = text_to_path.get_text_width_height_descent(text, font, ismath=False)
+    return 1.04 * float(width)
+
+
+def ink_on(colour: Sequence[float]) -> str:
+    """Dark or white, whichever contrasts more with a colour (relative luminance of WCAG 2)."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return INK if luminance > 0.2 else "white"
+
+
+def new_figure(height: float) -> Figure:
+    """A page of the width that all pictures have, ``height`` inches high, known to nobody but the caller."""
+    figure = Figure(figsize=(WIDTH_INCHES, height))
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def add_axes(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
+    """Axes at a place and of a size in inches."""
+    page_width, page_height = figure.get_size_inches()
+    return figure.add_axes((left / page_width, bottom / page_height, width / page_width, height / page_height))
 
 
 def title(figure: Figure, heading: str, subtitle: str) -> None:
-    """A heading and one line under it, at the top left."""
+    """A heading and one line under it, at the top left; one that is wider than the page becomes smaller."""
     height = figure.get_size_inches()[1]
-    figure.text(0.012, 1 - 0.12 / height, heading, fontsize=13, fontweight="bold", va="top")
+    size, room = 13.0, 72 * WIDTH_INCHES - 14
+    size *= min(1.0, room / text_points(heading, size, "bold"))
+    figure.text(0.012, 1 - 0.12 / height, heading, fontsize=size, fontweight="bold", va="top")
     figure.text(0.012, 1 - 0.41 / height, subtitle, fontsize=9, color=MUTED, va="top")
+
+
+FOOTER_SIZE = 7.2
+_FOOTER_SPACING = 1.45
 
 
 def footer(figure: Figure, results: Results, *remarks: str) -> None:
     """Provenance, and remarks above it, one a line, at the bottom left."""
+    notes(figure, *remarks, *provenance(results))
+
+
+def notes(figure: Figure, *lines: str) -> None:
+    """Small print, one a line, at the bottom left."""
     height = figure.get_size_inches()[1]
-    lines = [*remarks, *provenance(results)]
-    figure.text(0.012, 0.09 / height, "\n".join(lines), fontsize=7.2, color=MUTED, va="bottom", linespacing=1.45)
+    spacing: dict[str, Any] = {"fontsize": FOOTER_SIZE, "linespacing": _FOOTER_SPACING}
+    figure.text(0.012, 0.09 / height, "\n".join(_wrapped(lines)), color=MUTED, va="bottom", **spacing)
+
+
+def footer_inches(results: Results, *remarks: str) -> float:
+    """How much of the page the footer takes, with a little air above it."""
+    lines = len(_wrapped(remarks)) + len(_wrapped(provenance(results)))
+    return 0.09 + lines * FOOTER_SIZE * _FOOTER_SPACING / 72 + 0.1
+
+
+def _wrapped(texts: Iterable[str]) -> list[str]:
+    """Lines no wider than the page."""
+    room = 72 * (WIDTH_INCHES - 0.22)
+    lines: list[str] = []
+    for text in texts:
+        line = ""
+        for word in text.split(" "):
+            longer = f"{line} {word}" if line else word
+            if line and text_points(longer, FOOTER_SIZE) > room:
+                lines.append(line)
+                longer = word
+            line = longer
+        lines.append(line)
+    return lines
 
 
 def provenance(results: Results) -> list[str]:
@@ -138,7 +232,8 @@ def method(results: Results) -> str:
     mode = {
         "rotating": "device time, operands rotating through 3x the L2",
         "kernel": "device time, one set of operands",
-        "e2e": "time on the host's clock, calls included",
+        "cold": "device time, L2 flushed before each call",
+        "e2e": "the host's time to issue a call",
     }[timing.mode]
     duty = (
         f"{timing.burst_ms:g} ms bursts, {timing.idle_ms:g} ms idle"

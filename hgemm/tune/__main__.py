@@ -10,7 +10,6 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import torch
 from rich.console import Console
@@ -19,7 +18,7 @@ import hgemm
 from hgemm import check, isolation, tuned_file
 from hgemm.bench.contestants import check_patterns
 from hgemm.bench.machine import CudaMachine, Machine
-from hgemm.bench.options import add_shapes, cases_of
+from hgemm.bench.options import Parser, add_shapes, cases_of
 from hgemm.bench.suites import Case
 from hgemm.bench.watchdog import Watchdog
 from hgemm.cuda_kernels.toolchain import BuildError
@@ -50,15 +49,8 @@ Exit status: 0, or 1 if a candidate computed a wrong product, broke the device o
 candidate that could be timed; 2 for a usage error or no GPU; 130 after Ctrl-C."""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (--help lists the options)\n")
-
-
-def parser() -> argparse.ArgumentParser:
-    parse = _Parser(
+def parser() -> Parser:
+    parse = Parser(
         "python -m hgemm.tune",
         description=DESCRIPTION,
         epilog=EPILOG,

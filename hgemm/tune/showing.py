@@ -14,7 +14,7 @@ from rich.console import Console
 from hgemm.bench.suites import Case
 from hgemm.tune.candidates import Pruned
 from hgemm.tune.tuner import Outcome, Tuned
-from hgemm.tuned_file import Entry, Gpu, Product, Timed, Versions, versions
+from hgemm.tuned_file import Entry, Gpu, LeftOut, Product, Timed, Versions, versions
 
 RUNNERS_UP = 2
 
@@ -71,7 +71,7 @@ def print_tuned(console: Console, tuned: Tuned) -> None:
     tried = len(tuned.entry.tried) if tuned.entry else len(tuned.left_out)
     console.print(f"  {tried} tried, {len(tuned.pruned)} not{_grounds(tuned.pruned)}", style="dim")
     for one in tuned.left_out:
-        console.print(f"  no time for {one.backend} {one.config or ''}: {one.reason}", markup=False)
+        console.print(f"  no time for {_name(one)}: {one.reason}", markup=False)
 
 
 def _grounds(pruned: Iterable[Pruned]) -> str:
@@ -101,7 +101,11 @@ def print_entries(console: Console, found: Sequence[tuple[Gpu, dict[Versions, di
 
 
 def _timed(one: Timed) -> str:
-    return f"{one.backend}{f' {one.config}' if one.config else ''}, {one.us:.5g} us"
+    return f"{_name(one)}, {one.us:.5g} us"
+
+
+def _name(one: Timed | LeftOut) -> str:
+    return f"{one.backend} {one.config}" if one.config else one.backend
 
 
 def as_json(gpu: Gpu, outcome: Outcome) -> dict[str, Any]:
