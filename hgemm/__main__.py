@@ -5,6 +5,7 @@ TOOLS = {
     "env": "what this machine can run and, for each thing it cannot, the reason",
     "check": "right or wrong: every backend, over ragged shapes, in arenas of NaN",
     "bench": "how fast: contestants interleaved in one run, with the ceilings of the device",
+    "tune": 'which configuration is fastest here, tried once and kept for backend="auto"',
     "plot": "the charts of a results file",
     "profile": "what a kernel is made of, from compiled code, and does, from Nsight Compute",
     "report": "one HTML page of results files: the answer, charts, tables, and the data themselves",

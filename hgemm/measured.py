@@ -1,10 +1,12 @@
-"""The committed tables of what was fastest where, hgemm/tables/*.json; ``hgemm.ranking`` makes them."""
+"""The committed tables of what was fastest where, hgemm/tables/*.json; ``hgemm.ranking`` makes them. What the user
+tuned is in ``hgemm.tuned``."""
 
 from __future__ import annotations
 
 import functools
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -25,17 +27,24 @@ class Case:
     K: int
     dtype: torch.dtype
     ranking: tuple[tuple[str, str | None], ...]
+    tuned: str | None = None  # the date, of a case that the user tuned
 
     @property
     def name(self) -> str:
         return f"{self.M}x{self.N}x{self.K}"
 
 
-def nearest(device: str, problem: Problem) -> Case | None:
-    """The case measured on a device of this name that is closest to the problem in size; None if none is near."""
-    found = [(case, _distances(case, problem)) for case in _tables().get(device, ()) if case.dtype == problem.dtype]
-    near = [(sum(distances), case.name, case) for case, distances in found if max(distances) <= math.log2(NEAR)]
-    return min(near, key=lambda entry: entry[:2])[2] if near else None
+def nearest(device: str, problem: Problem, tuned: Iterable[Case] = ()) -> Case | None:
+    """The case measured on a device of this name, or ``tuned`` by the user for products of this kind, that is closest
+    to the problem in size, of equals a tuned one; None if none is near."""
+    cases = [*tuned, *(case for case in _tables().get(device, ()) if case.dtype == problem.dtype)]
+    found = [(case, _distances(case, problem)) for case in cases]
+    near = [
+        (sum(distances), case.tuned is None, case.name, case)
+        for case, distances in found
+        if max(distances) <= math.log2(NEAR)
+    ]
+    return min(near, key=lambda entry: entry[:3])[3] if near else None
 
 
 def _distances(case: Case, problem: Problem) -> tuple[float, float, float]:

@@ -1,5 +1,5 @@
 """What every test file shares: `gpu` tests are skipped without a device, `nvcc` tests without a compiler (in CI they
-fail instead); no registration outlives its test."""
+fail instead); no registration outlives its test, and nothing that the user tuned counts in one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from hgemm import tuned
 from hgemm.backends import _registered
 from hgemm.cuda_kernels import toolchain
 
@@ -34,6 +35,12 @@ def _missing_nvcc() -> str | None:
     except toolchain.BuildError as error:
         return str(error)
     return None
+
+
+@pytest.fixture(autouse=True)
+def nothing_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Choices are those of a machine where nothing was tuned."""
+    monkeypatch.setattr(tuned, "folders", list)
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib.metadata
 import platform
 import re
@@ -17,13 +16,9 @@ import hgemm
 from hgemm.bench.nvml import Board
 from hgemm.bench.schema import Environment
 from hgemm.cuda_kernels import toolchain
+from hgemm.sources import sources_digest as sources_digest
 
 _PACKAGE = Path(hgemm.__file__).resolve().parent
-
-_SOURCES = (
-    ("cuda_kernels", ("*.cuh", "*.h", "*.cpp", "configs.py", "build.py")),
-    ("triton_kernels", ("*.py",)),
-)
 
 
 def describe_cuda(device: torch.device, board: Board) -> Environment:
@@ -66,17 +61,6 @@ def torch_flags() -> dict[str, str | bool | None]:
         value = getattr(matmul, name, None)
         flags[name] = value if value is None or isinstance(value, bool) else str(value)
     return flags
-
-
-def sources_digest() -> str:
-    """SHA-256 over the names and bytes of all kernel sources: equal digests mean equal kernels."""
-    digest = hashlib.sha256()
-    for folder, patterns in _SOURCES:
-        root = _PACKAGE / folder
-        for path in sorted({path for pattern in patterns for path in root.rglob(pattern)}):
-            content = path.read_bytes()
-            digest.update(f"{folder}/{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
-    return digest.hexdigest()
 
 
 def revision() -> str | None:

@@ -62,8 +62,9 @@ def parser(defaults: Mapping[str, Any] | None = None) -> Parser:
     return parse
 
 
-def _what(group: Any) -> None:
-    group.add_argument("--suite", choices=list(SUITES), help="a named list of shapes (default: quick)")
+def add_shapes(group: Any, default: str = "") -> None:
+    """The options that ``cases_of`` reads; ``default`` says in the help which suite it is if no shapes are given."""
+    group.add_argument("--suite", choices=list(SUITES), help=f"a named list of shapes{default}")
     group.add_argument(
         "--mnk",
         type=_read(Shape.parse),
@@ -84,6 +85,10 @@ def _what(group: Any) -> None:
         metavar="nn,nt",
         help="of a and b: n row-major, t column-major (default: nn; nt for the suite llm)",
     )
+
+
+def _what(group: Any) -> None:
+    add_shapes(group, default=" (default: quick)")
     group.add_argument(
         "--backends",
         nargs="+",
@@ -169,7 +174,7 @@ def plan_of(options: argparse.Namespace) -> Plan:
         if value is not None and not math.isfinite(value):
             raise ValueError(f"--{name.replace('_', '-')} must be a finite number, found {value}")
     return Plan(
-        cases=_cases(options),
+        cases=cases_of(options),
         patterns=tuple(options.backends),
         mode=options.mode,
         duty=DutyCycle(
@@ -218,7 +223,7 @@ def restored(options: Options) -> dict[str, Any]:
     return values
 
 
-def _cases(options: argparse.Namespace) -> tuple[Case, ...]:
+def cases_of(options: argparse.Namespace) -> tuple[Case, ...]:
     """Those of the suite, of --mnk and of --shapes, dtype by dtype, none twice."""
     suite = options.suite or (None if options.mnk or options.shapes else "quick")
     filled = {"distribution": options.data, "seed": options.seed}
