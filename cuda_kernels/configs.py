@@ -103,7 +103,7 @@ FAMILIES: dict[str, Family] = {
                 _tma("128x128x64_s3_w64x32", 2),
                 # 3 x (16,384 + 8) bytes: two blocks, with 1,024 reserved for each, in the 102,400 of sm_120.
                 _tma("128x128x32_s3_w64x32", 2),
-                # 6 x (32,768 + 8) bytes: one block also on Hopper, as sm_120 has of the first, to see what a second is worth.
+                # 6 x (32,768 + 8) bytes: one block on Hopper, as sm_120 has of the first: what is a second one worth?
                 _tma("128x128x64_s6_w64x32", 1),
                 # A warp tile of 64x64 does twice the work of 64x32 on 4/3 of the bytes that ldmatrix reads.
                 # 2 x (49,152 + 8) bytes: one block on sm_120 too.

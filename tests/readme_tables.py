@@ -79,7 +79,7 @@ def contestants(case: CaseResult) -> str:
 
 def questions(results: Results) -> str:
     """What one idea is worth, by size."""
-    lines = ["| what it is worth | " + " | ".join(f"{size}³" for size in SIZES) + " |", "| --- |" + " --: |" * len(SIZES)]
+    lines = heading("what it is worth", [f"{size}³" for size in SIZES])
     for words, better, worse in QUESTIONS:
         ratios = []
         for size in SIZES:
@@ -89,6 +89,10 @@ def questions(results: Results) -> str:
             ratios.append(f"{ratio.median:.2f}")
         lines.append(f"| {words} | {' | '.join(ratios)} |")
     return "\n".join(lines)
+
+
+def heading(first: str, others: list[str]) -> list[str]:
+    return [f"| {first} | {' | '.join(others)} |", "| --- |" + " --: |" * len(others)]
 
 
 def named(case: CaseResult, name: str) -> Row:
@@ -101,7 +105,7 @@ def projections(results: Results) -> str:
     cases = [case for case in results.cases if case.dtype == TABLE_CASE[1]]
     rows_of_c = sorted({case.M for case in cases})
     names = dict.fromkeys(row.backend for case in cases for row in timed_rows(case) if row.backend != "torch")
-    lines = ["| of torch | " + " | ".join(f"M = {M:,}" for M in rows_of_c) + " |", "| --- |" + " --: |" * len(rows_of_c)]
+    lines = heading("of torch", [f"M = {M:,}" for M in rows_of_c])
     for name in names:
         cells = []
         for M in rows_of_c:
@@ -141,10 +145,8 @@ def checked() -> str:
     tried = sum(result["cases"] for result in report["results"])
     failed = sum(len(result["failures"]) for result in report["results"])
     runs = len({(result["backend"], result["config"], result["dtype"]) for result in report["results"]})
-    return (
-        f"{tried:,} products by {runs} pairs of configuration and dtype on the {report['gpu'].removeprefix('NVIDIA ')}, "
-        f"{failed} wrong."
-    )
+    gpu = report["gpu"].removeprefix("NVIDIA ")
+    return f"{tried:,} products by {runs} pairs of configuration and dtype on an {gpu}, {failed} wrong."
 
 
 def tables() -> dict[str, str]:

@@ -1,47 +1,28 @@
-"""The README's figures are those of a committed results file, and its pictures exist."""
+"""The README's figures are those of committed results files, and its pictures exist."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-from hgemm.bench.metrics import CEILING, find_row, relative, speed, timed_rows
-from hgemm.bench.results import read
-from hgemm.bench.schema import CaseResult
+import pytest
+from readme_tables import README, ROOT, place, tables
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-RESULTS = ROOT / "plots" / "results" / "h200-study.json"
-SHOWN = re.search(r"<!-- results:begin -->(.*)<!-- results:end -->", README, re.DOTALL)
+TEXT = README.read_text()
+TABLES = tables()
 
 
-def table(case: CaseResult) -> str:
-    """The rows of one case as the README prints them, fastest first."""
-    ceiling, torch_row = find_row(case, CEILING, "roof"), find_row(case, "torch")
-    lines = [
-        "| backend | configuration | TFLOPS | of the mma.sync ceiling | of torch |",
-        "| --- | --- | --: | --: | --: |",
-    ]
-    for row in sorted(timed_rows(case), key=lambda row: -speed(row).median):
-        share, ratio = relative(row, ceiling), relative(row, torch_row)
-        assert share is not None and ratio is not None
-        config = f"`{row.config}`" if row.config else ""
-        lines.append(
-            f"| `{row.backend}` | {config} | {speed(row).median:.0f} | {share.median:.1%} | {ratio.median:.2f} |"
-        )
-    return "\n".join(lines)
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_is_that_of_the_committed_run(name: str) -> None:
+    (found,) = place(name).findall(TEXT)
+    assert found[1] == TABLES[name], "python tests/readme_tables.py rewrites it"
 
 
-def test_the_table_is_that_of_the_committed_run() -> None:
-    case = next(
-        case for case in read(RESULTS).cases if (case.M, case.N, case.K, case.dtype) == (4096, 4096, 4096, "bf16")
-    )
-    assert SHOWN is not None
-    assert table(case) in SHOWN[1], f"the table of {RESULTS.name} reads:\n{table(case)}"
+def test_every_table_has_its_place() -> None:
+    assert re.findall(r"<!-- (\w+):begin -->", TEXT) == list(TABLES)
 
 
 def test_every_picture_and_link_exists() -> None:
-    targets = re.findall(r"\]\(([^)#]+)\)", README)
+    targets = re.findall(r"\]\(([^)#]+)\)", TEXT)
     assert any(target.endswith(".svg") for target in targets)
     for target in targets:
         assert target.startswith("https://") or (ROOT / target).exists(), target
