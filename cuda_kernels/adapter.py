@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,20 @@ from hgemm.problem import LAYOUTS, Problem, batch_rule, extent_rule, layout_of, 
 
 DTYPE_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
-# In order of preference, by shared memory from most to least.
+# In order of preference for a large product, in which all multiprocessors are busy to the end.
 DEFAULTS = {
     "cp_async": ("128x128x32_s3_w64x32",),
-    # A tile K of 64 where two blocks of it fit (Hopper); else one of 32, of which two blocks fit sm_120.
-    "tma": ("128x128x64_s3_w64x32", "128x128x32_s3_w64x32"),
+    "tma": (
+        "256x128x64_s4_w64x64_rotate",  # Hopper
+        "128x256x64_s2_w64x64",
+        "128x128x64_s3_w64x32",  # where two blocks of it fit: Hopper
+        "128x128x32_s3_w64x32",
+    ),
 }
+
+# A smaller tile loads more bytes for the same work. It is chosen where it leaves the busiest multiprocessor less than
+# this share of the elements of C that a larger one would.
+WORTH_A_SMALLER_TILE = 0.9
 
 PROPERTIES = Properties(deterministic=True, row_invariant=True, accumulator="float32", exact_integers=True)
 
@@ -38,6 +47,7 @@ class DeviceLimits:
     capability: tuple[int, int]
     shared_bytes_per_block: int  # the most that one block can opt in to
     shared_bytes_per_multiprocessor: int
+    multiprocessors: int
 
 
 @functools.cache
@@ -49,6 +59,7 @@ def device_limits(index: int) -> DeviceLimits:
         (properties.major, properties.minor),
         properties.shared_memory_per_block_optin,
         properties.shared_memory_per_multiprocessor,
+        properties.multi_processor_count,
     )
 
 
@@ -76,15 +87,26 @@ def config_limit(kernel: KernelConfig, device: DeviceLimits) -> str | None:
     )
 
 
-def default_config(family: Family, device: DeviceLimits) -> KernelConfig:
-    """The first of the family's DEFAULTS of which as many blocks fit a multiprocessor as configs.py means to; else the
-    last, which needs the least shared memory."""
+def default_config(family: Family, device: DeviceLimits, problem: Problem) -> KernelConfig:
+    """The first of the family's DEFAULTS of which as many blocks fit a multiprocessor as configs.py means to, unless a
+    later one spreads the product so much better over the multiprocessors as WORTH_A_SMALLER_TILE says. The last, which
+    needs the least shared memory, where none fits so."""
     kernels = [family.configs[family.index(name)] for name in DEFAULTS[family.name]]
+    chosen, least = kernels[-1], math.inf
     for kernel in kernels:
         together = kernel.blocks_per_multiprocessor * (kernel.shared_bytes + RESERVED_SHARED_BYTES)
         if together <= device.shared_bytes_per_multiprocessor and config_limit(kernel, device) is None:
-            return kernel
-    return kernels[-1]
+            elements = _busiest(kernel, device, problem)
+            if elements < WORTH_A_SMALLER_TILE * least:
+                chosen, least = kernel, elements
+    return chosen
+
+
+def _busiest(kernel: KernelConfig, device: DeviceLimits, problem: Problem) -> int:
+    """Elements of C that the multiprocessor with the most tiles computes."""
+    config = kernel.config
+    tiles = math.prod(problem.batch) * -(-problem.M // config.tile_m) * -(-problem.N // config.tile_n)
+    return -(-tiles // device.multiprocessors) * config.tile_m * config.tile_n
 
 
 def unavailable(family: Family, device_type: str) -> str | None:
@@ -122,7 +144,7 @@ def accepts(family: Family, problem: Problem, config: str | None) -> str | None:
     device = _device_of(problem)
     if device.capability < family.minimum_capability:
         return _capability_rule(family, device)
-    kernel = family.configs[family.index(config)] if config else default_config(family, device)
+    kernel = family.configs[family.index(config)] if config else default_config(family, device, problem)
     return config_limit(kernel, device)
 
 
@@ -156,7 +178,7 @@ def _backend(family: Family) -> Backend:
 def _choose(family: Family, problem: Problem) -> str | None:
     if problem.device.type != "cuda":
         return family.configs[0].name
-    return default_config(family, _device_of(problem)).name
+    return default_config(family, _device_of(problem), problem).name
 
 
 def _runner(family: Family) -> Callable[[Tensor, Tensor, Tensor, str | None], None]:

@@ -10,12 +10,12 @@ from hgemm.cuda_kernels.adapter import DeviceLimits
 from hgemm.cuda_kernels.configs import FAMILIES
 from hgemm.problem import Operand, Problem
 
-HOPPER = DeviceLimits("H200", (9, 0), 232_448, 233_472)
-GEFORCE = DeviceLimits("RTX 5090", (12, 0), 101_376, 102_400)
-AMPERE = DeviceLimits("A100", (8, 0), 166_912, 167_936)
-SMALL = DeviceLimits("a small device", (9, 0), 65_536, 66_560)
-ALMOST = DeviceLimits("1 byte short of two blocks", (9, 0), 166_912, 2 * (98_328 + 1_024) - 1)
-TURING = DeviceLimits("T4", (7, 5), 65_536, 65_536)
+HOPPER = DeviceLimits("H200", (9, 0), 232_448, 233_472, 132)
+GEFORCE = DeviceLimits("RTX 5090", (12, 0), 101_376, 102_400, 170)
+AMPERE = DeviceLimits("A100", (8, 0), 166_912, 167_936, 108)
+SMALL = DeviceLimits("a small device", (9, 0), 65_536, 66_560, 132)
+ALMOST = DeviceLimits("1 byte short of two blocks", (9, 0), 166_912, 2 * (98_328 + 1_024) - 1, 132)
+TURING = DeviceLimits("T4", (7, 5), 65_536, 65_536, 40)
 
 BACKENDS = {record.name: record for record in adapter.backends()}
 BOTH = pytest.mark.parametrize("name", ["cuda_cp_async", "cuda_tma"])
@@ -167,6 +167,26 @@ def test_the_device_of_the_tensors_decides(monkeypatch):
 def test_the_default_configuration_of_each_device(monkeypatch, name, device, config):
     put_device(monkeypatch, device)
     assert BACKENDS[name].choose(problem()) == config
+
+
+@pytest.mark.parametrize(
+    ("device", "size", "batch", "config"),
+    [
+        # 512 tiles of 256x128 are 4 for the busiest of 132, 1,024 of 128x128 are 8: as much of C.
+        (HOPPER, 4096, (), "256x128x64_s4_w64x64_rotate"),
+        (HOPPER, 2048, (), "256x128x64_s4_w64x64_rotate"),  # 128 tiles, one each; or 256, two each
+        # 288 tiles of 256x128 are 3 x 32,768 elements, 576 of 128x128 are 5 x 16,384: less than 0.9 of it.
+        (HOPPER, 3072, (), "128x128x64_s3_w64x32"),
+        (HOPPER, 1024, (), "128x128x64_s3_w64x32"),  # 32 tiles, or 64: one each, of half the size
+        (HOPPER, 1024, (4,), "256x128x64_s4_w64x64_rotate"),  # as one product of four times the tiles
+        # 512 tiles of 128x256 are 4 x 32,768 elements for the busiest of 170, 1,024 of 128x128 7 x 16,384: 0.875 of it.
+        (GEFORCE, 4096, (), "128x128x32_s3_w64x32"),
+        (GEFORCE, 8192, (), "128x256x64_s2_w64x64"),  # 13 x 32,768, or 25 x 16,384: 0.96 of it
+    ],
+)
+def test_the_default_weighs_the_last_wave_against_the_size_of_a_tile(monkeypatch, device, size, batch, config):
+    put_device(monkeypatch, device)
+    assert BACKENDS["cuda_tma"].choose(problem(size, size, 128, batch=batch)) == config
 
 
 @BOTH
