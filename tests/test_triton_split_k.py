@@ -22,6 +22,7 @@ DTYPES = (torch.float16, torch.bfloat16)
 SKINNY = "16x64x128_s5_w16x16_split4"
 
 part_of = interpreter.load("split_k").part_of
+store_part = interpreter.load("split_k").store_part
 
 
 def product(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
@@ -58,6 +59,23 @@ def _record_part(out, steps, PARTS: tl.constexpr):
     first, count = part_of(steps, part, PARTS)
     tl.store(out + 2 * part, first)
     tl.store(out + 2 * part + 1, count)
+
+
+def test_a_part_is_stored_in_its_matrix_of_the_workspace_alone() -> None:
+    with triton.knobs.runtime.scope():
+        triton.knobs.runtime.interpret = True
+        kernel = triton.jit(_store_parts)
+    memory = torch.full((3 * 5 * 24 + 1024,), torch.nan)
+    kernel[(3,)](memory, 5, 24, 16, 32)
+    expected = torch.arange(3.0)[:, None].expand(3, 5 * 24).flatten()
+    assert torch.equal(memory[: 3 * 5 * 24], expected)
+    assert memory[3 * 5 * 24 :].isnan().all()
+
+
+def _store_parts(sums, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
+    matrix = 2 - tl.program_id(0)  # so that what spills into the next matrix is seen there
+    tile = tl.full((BLOCK_M, BLOCK_N), 0, tl.float32) + matrix
+    store_part(tile, sums, matrix, M, N, 0, 0, BLOCK_M, BLOCK_N)
 
 
 @pytest.mark.parametrize("config", [entry.config.name for entry in TMA.configs if entry.config.parts > 1])

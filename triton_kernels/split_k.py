@@ -111,6 +111,7 @@ def addition(
         "COLUMNS": COLUMNS,
         "num_warps": WARPS,
         "launch_pdl": True,
+        "enable_fp_fusion": True,  # see configs.launch_options
     }
     programs = batches * M * -(-N // COLUMNS)
     return Launch(_launcher, (device, dtype, parts), programs, (M, N, batches, stride_c, batch_c), options)
