@@ -16,8 +16,11 @@ from dataclasses import dataclass
 
 GRAMMAR = "<tile M>x<tile N>x<tile K>_s<stages>_w<warp M>x<warp N>[_flag...], as in 128x128x64_s3_w64x32"
 
+# Split-K: how many parts of K, equal in steps, are summed by programs of their own; their sums are then added.
+SPLITS = {"split2": 2, "split4": 4, "split8": 8}
+
 # In the order in which a name spells them.
-FLAGS = ("noswizzle", "rotate", "producer", "persistent", "store-tma", "tail")
+FLAGS = ("noswizzle", "rotate", "producer", "persistent", "store-tma", "tail", *SPLITS)
 
 THREADS_PER_WARP = 32
 
@@ -31,7 +34,8 @@ _WARP = re.compile(f"w{_NUMBER}x{_NUMBER}")
 class Config:
     """Tile sizes in elements, stages in steps of ``tile_k``. Equal configurations have equal names, and the reverse.
 
-    Raises ValueError for a size below 1, a warp tile that does not divide the block's, an unknown or repeated flag.
+    Raises ValueError for a size below 1, a warp tile that does not divide the block's, an unknown or repeated flag, and
+    two splits of K.
     """
 
     tile_m: int
@@ -54,6 +58,8 @@ class Config:
                 raise ValueError(f"unknown flag {flag!r}; flags are {', '.join(FLAGS)}")
             if self.flags.count(flag) > 1:
                 raise ValueError(f"flag {flag!r} is given more than once")
+        if len(splits := [flag for flag in self.flags if flag in SPLITS]) > 1:
+            raise ValueError(f"K is split once, found {' and '.join(splits)}")
         object.__setattr__(self, "flags", tuple(flag for flag in FLAGS if flag in self.flags))
 
     @property
@@ -73,6 +79,11 @@ class Config:
     def threads(self) -> int:
         """Threads of those warps."""
         return THREADS_PER_WARP * self.warps
+
+    @property
+    def parts(self) -> int:
+        """Into how many parts K is split; 1 if it is not."""
+        return next((SPLITS[flag] for flag in self.flags if flag in SPLITS), 1)
 
     @classmethod
     def parse(cls, name: str) -> Config:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgemm.config import FLAGS, Config, warp_tile
+from hgemm.config import FLAGS, SPLITS, Config, warp_tile
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,11 @@ def test_a_name_spells_its_configuration(config: Config, name: str) -> None:
 
 
 SIZES = st.integers(1, 8).map(lambda exponent: 2**exponent)
+# Of the splits of K a configuration has one at most.
+SETS_OF_FLAGS = st.lists(st.sampled_from(FLAGS), unique_by=lambda flag: "split" if flag in SPLITS else flag)
 
 
-@given(SIZES, SIZES, SIZES, st.integers(1, 12), SIZES, SIZES, st.lists(st.sampled_from(FLAGS), unique=True))
+@given(SIZES, SIZES, SIZES, st.integers(1, 12), SIZES, SIZES, SETS_OF_FLAGS)
 def test_every_name_parses_back(
     down: int, across: int, k: int, stages: int, warp_m: int, warp_n: int, flags: list[str]
 ) -> None:
@@ -36,6 +38,11 @@ def test_every_name_parses_back(
     assert Config.parse(config.name) == config
     assert config.warps == down * across
     assert config.threads == 32 * down * across
+
+
+def test_a_split_says_into_how_many_parts() -> None:
+    parts = {"16x64x128_s5_w16x16": 1, "16x64x128_s5_w16x16_split2": 2, "64x64x64_s4_w32x32_rotate_split8": 8}
+    assert {name: Config.parse(name).parts for name in parts} == parts
 
 
 def test_flags_have_one_order() -> None:
@@ -57,6 +64,8 @@ def test_flags_have_one_order() -> None:
         ("128x128x64_3_w64x32", "'3' should read s<stages>"),
         ("128x128x64_s3", "part 3, w<warp M>x<warp N>, is missing"),
         ("128x128x64_s3_64x32", "'64x32' should read w<warp M>x<warp N>"),
+        ("128x128x64_s3_w64x32_split2_split8", "K is split once, found split2 and split8"),
+        ("128x128x64_s3_w64x32_split3", "unknown flag 'split3'"),
         ("128x128x64_s3_w48x32", "a warp tile of 48x32 does not divide a block tile of 128x128"),
         ("128x128x64_s3_w64x48", "a warp tile of 64x48 does not divide a block tile of 128x128"),
         ("128x128x64_s3_w64x32_rotation", "unknown flag 'rotation'"),

@@ -12,7 +12,7 @@ import torch
 from hgemm.config import warp_tile
 from hgemm.devices import LIMITS
 from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead, disassemble
-from hgemm.triton_kernels.configs import FAMILIES, MMA_SYNC, POINTER, TMA, Family
+from hgemm.triton_kernels.configs import FAMILIES, MMA_SYNC, POINTER, SKINNY, TMA, Family
 
 BF16, FP16 = torch.bfloat16, torch.float16
 MMA_TYPE = {BF16: "bf16", FP16: "f16"}
@@ -40,6 +40,11 @@ def compiled(family: Family, config: str, dtype: torch.dtype, target: int, align
 
 def limit(target: int) -> int:
     return LIMITS[divmod(target, 10)].shared_bytes_per_block
+
+
+def by_wgmma(family: Family, config: str, target: int) -> bool:
+    """wgmma multiplies 64 rows at least."""
+    return target == 90 and family is not MMA_SYNC and family.find(config).config.tile_m >= 64
 
 
 def named(value: object) -> str:
@@ -86,12 +91,15 @@ def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(
         made = compiled(family, config, dtype, target)
         assert "tensormap.replace" in made.ptx  # the descriptors are made on the device
         assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
-        assert "cp.async.bulk.tensor.2d.global.shared::cta" in made.ptx
+        # The parts of a split product go to the workspace 16 bytes a thread.
+        split = family.find(config).config.parts > 1
+        assert split == (set(re.findall(r"st\.global\.(\S+)", made.ptx)) == {"v4.b32"})
+        assert split != ("cp.async.bulk.tensor.2d.global.shared::cta" in made.ptx)
         assert not re.search(r"\bcp\.async\.c[ag]\.", made.ptx)
         assert not re.search(r"\bst\.global\b[^\n]*\.b16", made.ptx)
         assert "UTMALDG" in made.sass
-        assert "UTMASTG" in made.sass
-        holds_the_right_product(made, dtype, wgmma=target == 90 and family is TMA)
+        assert split != ("UTMASTG" in made.sass)
+        holds_the_right_product(made, dtype, by_wgmma(family, config, target))
 
 
 @pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
@@ -104,7 +112,7 @@ def test_pointer_loads_become_16_byte_cp_async(config: str, target: int, dtype: 
     assert {(kind, int(size, 0)) for kind, size in copies} == {("cg", 16)}
     assert "cp.async.bulk" not in made.ptx
     assert "LDGSTS" in made.sass
-    holds_the_right_product(made, dtype, wgmma=target == 90)
+    holds_the_right_product(made, dtype, by_wgmma(POINTER, config, target))
 
 
 def holds_the_right_product(made: Compiled, dtype: torch.dtype, wgmma: bool) -> None:
@@ -178,6 +186,28 @@ def test_two_blocks_share_a_multiprocessor_of_sm_120() -> None:
     limits = LIMITS[12, 0]
     assert 2 * (made.shared_bytes + 1024) <= limits.shared_bytes_per_multiprocessor
     assert 2 * 256 * (-(-made.registers // 8) * 8) <= limits.registers_per_multiprocessor
+
+
+# Bytes under way that a multiprocessor needs for its share of the memory's rate: H200 4.8 TB/s over 132, RTX 5090 1.79
+# over 170, each for 0.8 us.
+NEEDED_IN_FLIGHT = {90: 29_091, 120: 8_424}
+
+
+@pytest.mark.parametrize("target", STUDIED)
+@pytest.mark.parametrize("config", [entry.config.name for entry in SKINNY])
+def test_few_rows_keep_enough_bytes_of_b_in_flight(config: str, target: int) -> None:
+    entry, limits = TMA.find(config), LIMITS[divmod(target, 10)]
+    if target not in entry.targets:
+        return
+    made = compiled(TMA, config, BF16, target)
+    a_buffer, b_buffer = (2 * rows * entry.config.tile_k for rows in (entry.config.tile_m, entry.config.tile_n))
+    buffers = made.shared_bytes // (a_buffer + b_buffer)
+    assert buffers == entry.config.stages - 1
+    # One of a block's buffers is being read; one block alone has to do, where there are no more tiles.
+    assert (buffers - 1) * b_buffer >= NEEDED_IN_FLIGHT[target]
+    blocks = limits.shared_bytes_per_multiprocessor // (made.shared_bytes + 1024)
+    assert blocks >= (2 if target == 90 and 120 in entry.targets else 1)
+    assert blocks * made.threads * (-(-made.registers // 8) * 8) <= limits.registers_per_multiprocessor
 
 
 @pytest.mark.parametrize("wide", [("M",), ("N",), ("K",), ("stride_a", "stride_b", "stride_c")], ids=str)

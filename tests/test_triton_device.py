@@ -92,6 +92,72 @@ def test_a_graph_is_replayed_on_new_inputs(backend: Backend) -> None:
         assert torch.equal(out, other)
 
 
+SPLIT = [name for name in get("triton").configs if "_split" in name]
+
+
+@pytest.mark.parametrize("config", SPLIT)
+def test_a_graph_of_a_split_product_is_replayed_on_new_inputs(config: str) -> None:
+    record = get("triton")
+    if reason := record.unavailable(DEVICE):
+        pytest.skip(reason)
+    a, b, expected = integers(70, 264, 4104)
+    outs = [torch.empty_like(expected) for _ in range(2)]
+    record.run(a, b, outs[0], config)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for out in outs:  # the second may get the workspace of the first
+            record.run(a, b, out, config)
+    for seed in (1, 2):
+        other_a, other_b, other = integers(70, 264, 4104, seed)
+        a.copy_(other_a)
+        b.copy_(other_b)
+        for out in outs:
+            out.fill_(torch.nan)
+        for _ in range(3):
+            graph.replay()
+        eager = torch.full_like(other, torch.nan)
+        record.run(a, b, eager, config)
+        torch.cuda.synchronize()
+        assert all(torch.equal(out, other) for out in (*outs, eager))
+
+
+@pytest.mark.parametrize("config", SPLIT)
+def test_split_products_on_two_streams_and_one_after_another(config: str) -> None:
+    record = get("triton")
+    if reason := record.unavailable(DEVICE):
+        pytest.skip(reason)
+    products = [integers(33, 1032, 4104, seed) for seed in range(2)]
+    outs = [[torch.full_like(expected, torch.nan) for _ in range(50)] for *_, expected in products]
+    record.run(*products[0][:2], outs[0][0], config)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in products]
+    for index in range(50):
+        for stream, (a, b, _), written in zip(streams, products, outs, strict=True):
+            with torch.cuda.stream(stream):
+                record.run(a, b, written[index], config)
+                torch.full((4 * 33 * 1032,), torch.nan, device=DEVICE)  # what gets the workspace next writes to it
+    torch.cuda.synchronize()
+    for (*_, expected), written in zip(products, outs, strict=True):
+        assert all(torch.equal(out, expected) for out in written)
+
+
+@pytest.mark.parametrize("config", SPLIT)
+def test_the_sums_of_a_split_product_have_the_same_bits_each_time(config: str) -> None:
+    record = get("triton")
+    if reason := record.unavailable(DEVICE):
+        pytest.skip(reason)
+    generator = torch.Generator(DEVICE).manual_seed(9)
+    a, b = (torch.randn(shape, device=DEVICE, generator=generator).bfloat16() for shape in ((130, 8200), (8200, 264)))
+    first = torch.full((130, 264), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+    record.run(a, b, first, config)
+    for rows in (130, 130, 129, 64, 1):
+        out = torch.full((rows, 264), torch.nan, dtype=torch.bfloat16, device=DEVICE)
+        record.run(a[:rows], b, out, config)
+        assert torch.equal(out, first[:rows])
+    assert error_over_bound(a, b, first) <= 1
+
+
 def test_threads_launch_on_streams_of_their_own(backend: Backend) -> None:
     products = [integers(100 + 8 * seed, 136, 264, seed) for seed in range(4)]
     torch.cuda.synchronize()

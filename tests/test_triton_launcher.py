@@ -2,6 +2,7 @@
 its backend stands for, and the environment is left as it was."""
 
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import max_shared_mem
 
-from hgemm.triton_kernels import adapter, launcher, mma_sync, pointer, tma
+from hgemm.triton_kernels import adapter, launcher, mma_sync, pointer, split_k, tma
+from hgemm.triton_kernels.compile_ahead import disassemble
 from hgemm.triton_kernels.configs import MMA_SYNC
 from hgemm.triton_kernels.launcher import Launcher
 
@@ -94,7 +96,12 @@ def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "triton"))
     monkeypatch.delenv(KNOB, raising=False)
     launchers = []
-    kernels = {tma: tma.matmul_tma, mma_sync: mma_sync.matmul_mma_sync, pointer: pointer.matmul_pointer}
+    kernels = {
+        tma: tma.matmul_tma,
+        mma_sync: mma_sync.matmul_mma_sync,
+        pointer: pointer.matmul_pointer,
+        split_k: split_k.add_parts,
+    }
     max_shared_mem.cache_clear()
     for module, kernel in kernels.items():
         used = module._launcher
@@ -237,6 +244,56 @@ def test_pointers_are_compiled_for_their_alignment(offset: int, compilations: li
     assert len(compilations) == 1 + offset
     assert RECORD.launches[0].arguments[3:15] == (200, 136, 64, 64, 136, 136, 1, 1, 1, 0, 0, 0)
     assert RECORD.launches[0].grid == (4, 1, 1)
+
+
+SPLIT = "16x64x128_s5_w16x16_split4"
+
+
+def test_a_split_product_is_two_launches_of_one_workspace(compilations: list[str]) -> None:
+    a, b, out = operands(20, 136, 520)
+    tma.launch(a, b, out, SPLIT)
+    parts, addition = RECORD.launches
+    assert [RECORD.kernels[launch.function].name for launch in RECORD.launches] == ["matmul_tma", "add_parts"]
+    assert parts.grid == (4 * 2 * 3, 1, 1)  # parts, rows and columns of tiles
+    assert addition.grid == (20, 1, 1)  # a row of 136 columns each
+    assert parts.stream == addition.stream == STREAM
+    sums = parts.arguments[2]
+    assert (sums.shape, sums.dtype, sums.device) == ((4, 1, 20, 136), torch.float32, a.device)
+    assert sums.is_contiguous()
+    assert addition.arguments[0] is sums
+    assert addition.arguments[1] is out
+    assert addition.arguments[2:7] == (20, 136, 1, 136, 0)
+    assert compilations == ["matmul_tma", "add_parts"]
+    # A batch with a column-major out, which is computed as 136 x 24 of B^T A^T.
+    wide = torch.zeros(3, 24, 520, dtype=torch.float16), torch.zeros(520, 136, dtype=torch.float16)
+    turned = torch.zeros(3, 136, 24, dtype=torch.float16).mT
+    tma.launch(*wide, turned, SPLIT)
+    parts, addition = RECORD.launches[2:]
+    assert parts.grid == (4 * 3 * 9 * 1, 1, 1)
+    assert parts.arguments[2].shape == (4, 3, 136, 24)
+    assert addition.arguments[2:7] == (136, 24, 3, 24, 136 * 24)
+    assert addition.grid == (3 * 136, 1, 1)
+    assert compilations.count("add_parts") == 1  # the same for every shape
+
+
+def test_parts_are_added_only_when_the_kernel_before_has_ended() -> None:
+    tma.launch(*operands(20, 136, 520), SPLIT)
+    (form,) = split_k._launcher.forms.values()
+    assert form.kernel.metadata.launch_pdl  # launched before it has
+    _, sass = disassemble(form.kernel.asm["cubin"])
+    code = [name for name in ("ACQBULK", "LDG", "STG") if name in sass]
+    assert code == ["ACQBULK", "LDG", "STG"]
+    assert sass.index("ACQBULK") < sass.index("LDG")
+    assert set(re.findall(r"LDG\S*", sass)) == {"LDG.E.128"}
+    assert sass.count("LDG.E.128") == 4  # 16 bytes of each part
+    assert "STG.E.64" in sass
+    (form,) = tma._launcher.forms.values()
+    assert not form.kernel.metadata.launch_pdl  # it may overwrite what the kernel before still reads
+    assert "griddepcontrol.launch_dependents" in form.kernel.asm["ptx"]
+    tma.launch(*operands(20, 136, 520), "16x64x128_s5_w16x16")
+    whole = next(form.kernel for key, form in tma._launcher.forms.items() if SPLIT not in key)
+    assert "griddepcontrol" not in whole.asm["ptx"]
+    assert len(RECORD.launches) == 3
 
 
 def test_a_hook_that_keeps_triton_from_compiling_keeps_it_from_launching() -> None:

@@ -91,7 +91,8 @@ def choose(family: Family, problem: Problem) -> str:
     target = configs.target_of(_capability(device))
     # A column-major out is computed transposed.
     rows, columns = (problem.M, problem.N) if problem.out.letter == "n" else (problem.N, problem.M)
-    return configs.choose(family, target, device.multi_processor_count, rows, columns, math.prod(problem.batch))
+    batches = math.prod(problem.batch)
+    return configs.choose(family, target, device.multi_processor_count, rows, columns, problem.K, batches)
 
 
 def run(family: Family, a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:

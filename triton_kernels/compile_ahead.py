@@ -66,6 +66,7 @@ def compile_ahead(
     options = launch_options(config)
     known = {
         "PERSISTENT": False,
+        "PARTS": 1,
         "ALIGNMENT": VECTOR_ELEMENTS if aligned else 1,
         "CONTIGUOUS": contiguous,
         "BATCHED": batched,
@@ -78,6 +79,7 @@ def compile_ahead(
         **dict.fromkeys(kernel.arg_names, "i32"),
         **dict.fromkeys(wide, "i64"),
         **dict.fromkeys(POINTERS, f"*{DTYPE_NAMES[dtype]}"),
+        **({"c": "*fp32"} if options.get("PARTS", 1) > 1 else {}),
         **dict.fromkeys(constants, "constexpr"),
     }
     # A launch finds out by itself that an address is a multiple of 16; a compilation has to be told.

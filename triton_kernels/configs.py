@@ -3,7 +3,8 @@
 A configuration is named as in ``hgemm.config``; its warp tiles say how many warps it has, and ``stages`` is Triton's
 ``num_stages``. On sm_90 (wgmma) and sm_100 (tcgen05) S stages are S buffers in shared memory. Where Triton uses
 mma.sync (sm_80, sm_120, and ``triton_mma_sync`` on sm_90) the step being multiplied is in registers, and S stages are
-S - 1 buffers: there the twin of a CUDA kernel with S buffers has S + 1 stages.
+S - 1 buffers: there the twin of a CUDA kernel with S buffers has S + 1 stages. So it is on every target for tiles of 16
+and 32 rows, fewer than wgmma and tcgen05 multiply.
 
 Shared memory is what the compiler reports for row-major operands: the same for fp16 and bf16, and in Triton 3.6, 3.7
 and 3.9. What a column-major A adds is in ``Family.shared_bytes``. Registers a thread are those of Triton 3.7.1.
@@ -22,9 +23,21 @@ from hgemm.config import Config
 # multiprocessor, then read 8 rows and 17 columns of tiles; the fewest possible would be 2 sqrt(132) = 23 together.
 GROUP_M = 8
 
+# The fewest rows of a tile that wgmma and tcgen05 multiply; for fewer, Triton takes mma.sync.
+FEWEST_ROWS = 64
+
 # Multiply-adds that take as long as reading one row or column of a tile's operands, per step of K; see choose(). An
 # estimate: it puts 128x128 tiles 9% and 64x64 tiles 45% behind 128x256.
 OPERAND_COST = 32
+
+# Multiply-adds of a whole device while its memory delivers one element of an operand, by target, from published peaks:
+# A100 (312 TFLOPS, 2.0 TB/s), H200 (989, 4.8), B200 (2250, 8.0), RTX 5090 (209.5, 1.79).
+READING_COST = {80: 156, 90: 206, 100: 281, 120: 117}
+
+# What splitting K adds, in multiply-adds of one multiprocessor of the same devices: the second kernel, between 1 and
+# 2 us by estimate, and for each element of a part 8 bytes, written and read again, at a quarter of the operands' rate.
+ADDITION_COST = {80: 2**21, 90: 2**22, 100: 2**23, 120: 2**20}
+PART_COST = 4 * 4 * OPERAND_COST
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +54,7 @@ class KernelConfig:
 class Family:
     """One kernel and its configurations. The function ``kernel`` stands in the module ``module`` of this folder.
 
-    ``preferred``: target -> the configurations that choose() weighs, the largest tile first.
+    ``preferred``: target -> the configurations that choose() weighs, the largest tile first, whole before split.
     ``interpreted``: the default for CPU tensors.
     ``barriers``: targets where a tile's arrival is awaited at a barrier -> how many buffers S stages are, less S.
     ``environment``: what Triton's compiler must find in the environment, and ``without``: what its PTX then lacks.
@@ -75,7 +88,7 @@ class Family:
         entry = self.find(name)
         if a_layout == "n" or target not in self.barriers:
             return entry.shared_bytes[target]
-        buffers = entry.config.stages + self.barriers[target]
+        buffers = entry.config.stages + (-1 if entry.config.tile_m < FEWEST_ROWS else self.barriers[target])
         return entry.shared_bytes[target] + -(-8 * buffers // 16) * 16
 
 
@@ -96,9 +109,51 @@ POINTER = Family(
     configs=(
         _entry("128x128x32_s2_w64x32", (80, 90, 100, 120), sm_80=32_768, sm_90=32_768, sm_100=32_784, sm_120=32_768),
         _entry("128x128x32_s3_w64x32", (80, 90, 100, 120), sm_80=32_768, sm_90=49_152, sm_100=49_168, sm_120=32_768),
+        # For few rows, see SKINNY; a program begins sooner without descriptors to make. Registers: 80 and 90 (sm_90).
+        _entry("16x32x256_s5_w16x8", (90, 100, 120), sm_80=98_304, sm_90=98_304, sm_100=98_304, sm_120=98_304),
+        _entry("16x64x128_s5_w16x16", (80, 90, 100, 120), sm_80=81_920, sm_90=81_920, sm_100=81_920, sm_120=81_920),
     ),
     preferred=dict.fromkeys((80, 90, 100, 120), ("128x128x32_s3_w64x32",)),
     interpreted="128x128x32_s2_w64x32",
+)
+
+# For few rows, as in decoding, where the time is that of reading B once: what counts is the bytes on their way.
+# A multiprocessor of an H200 needs about 30 KB of them (4.8 TB/s by 0.8 us, over 132). The ring of a block holds 68 to
+# 120 KB; where a multiprocessor has room for two or three, one block begins while another ends. Of a column-major B a
+# long tile_k reads long stretches of memory, of a row-major one a wide tile_n. Registers are those of a row-major B on
+# sm_90, and much the same elsewhere.
+SKINNY = (
+    # 89.
+    _entry("16x32x256_s5_w16x8", (90, 100, 120), sm_90=98_336, sm_100=98_336, sm_120=98_336),
+    # 62.
+    _entry("16x64x128_s5_w16x16", (90, 100, 120), sm_90=81_952, sm_100=81_952, sm_120=81_952),
+    _entry("16x64x128_s5_w16x16_split2", (90, 100, 120), sm_90=81_952, sm_100=81_952, sm_120=81_952),
+    _entry("16x64x128_s5_w16x16_split4", (90, 100, 120), sm_90=81_952, sm_100=81_952, sm_120=81_952),
+    _entry("16x64x128_s5_w16x16_split8", (90, 100, 120), sm_90=81_952, sm_100=81_952, sm_120=81_952),
+    # 94. Three buffers of 40 KB.
+    _entry("16x64x256_s4_w16x16", (90, 100), sm_90=122_904, sm_100=122_904, sm_120=122_904),
+    # 72.
+    _entry("16x128x128_s3_w16x32", (90, 100, 120), sm_90=73_744, sm_100=73_744, sm_120=73_744),
+    # 71.
+    _entry("16x256x64_s3_w16x64", (90, 100, 120), sm_90=69_648, sm_100=69_648, sm_120=69_648),
+    _entry("16x256x64_s3_w16x64_split4", (90, 100, 120), sm_90=69_648, sm_100=69_648, sm_120=69_648),
+    # 109.
+    _entry("32x64x128_s5_w32x16", (90, 100, 120), sm_90=98_336, sm_100=98_336, sm_120=98_336),
+    _entry("32x64x128_s5_w32x16_split4", (90, 100, 120), sm_90=98_336, sm_100=98_336, sm_120=98_336),
+    # 128.
+    _entry("32x128x128_s3_w32x32", (90, 100, 120), sm_90=81_936, sm_100=81_936, sm_120=81_936),
+)
+
+# Of one tile the fewest parts first, see Family.preferred.
+_128x128_SPLIT = ("128x128x64_s4_w64x32_split2", "128x128x64_s4_w64x32_split4", "128x128x64_s4_w64x32_split8")
+_128x64_AND_SMALLER = (
+    "128x64x64_s4_w64x32",
+    *("64x64x64_s4_w32x32", "64x64x64_s4_w32x32_split4"),
+    "32x128x128_s3_w32x32",
+    *("32x64x128_s5_w32x16", "32x64x128_s5_w32x16_split4"),
+    "16x128x128_s3_w16x32",
+    *("16x64x128_s5_w16x16", "16x64x128_s5_w16x16_split2", "16x64x128_s5_w16x16_split4", "16x64x128_s5_w16x16_split8"),
+    "16x32x256_s5_w16x8",
 )
 
 TMA = Family(
@@ -124,11 +179,17 @@ TMA = Family(
         _entry("128x64x64_s4_w64x32", (90, 100, 120), sm_90=98_336, sm_100=98_352, sm_120=73_752),
         # 58, 98.
         _entry("64x64x64_s4_w32x32", (90, 100, 120), sm_90=65_568, sm_100=65_584, sm_120=49_176),
+        # Few tiles and a long K: the parts fill the device. 90, 158 and 58, 98.
+        _entry("128x128x64_s4_w64x32_split2", (90, 100, 120), sm_90=131_104, sm_100=131_120, sm_120=98_328),
+        _entry("128x128x64_s4_w64x32_split4", (90, 100, 120), sm_90=131_104, sm_100=131_120, sm_120=98_328),
+        _entry("128x128x64_s4_w64x32_split8", (90, 100, 120), sm_90=131_104, sm_100=131_120, sm_120=98_328),
+        _entry("64x64x64_s4_w32x32_split4", (90, 100, 120), sm_90=65_568, sm_100=65_584, sm_120=49_176),
+        *SKINNY,
     ),
     preferred={
-        90: ("128x256x64_s3_w64x64_persistent", "128x128x64_s3_w64x32", "128x64x64_s4_w64x32", "64x64x64_s4_w32x32"),
-        100: ("128x256x64_s3_w64x64", "128x128x64_s3_w64x32", "128x64x64_s4_w64x32", "64x64x64_s4_w32x32"),
-        120: ("128x128x32_s4_w64x32", "128x64x64_s4_w64x32", "64x64x64_s4_w32x32"),
+        90: ("128x256x64_s3_w64x64_persistent", "128x128x64_s3_w64x32", *_128x128_SPLIT, *_128x64_AND_SMALLER),
+        100: ("128x256x64_s3_w64x64", "128x128x64_s3_w64x32", *_128x128_SPLIT, *_128x64_AND_SMALLER),
+        120: ("128x128x32_s4_w64x32", *_128x128_SPLIT, *_128x64_AND_SMALLER),
     },
     # Each step costs the interpreter about the same whatever its size, so a large tile is the quick one.
     interpreted="128x128x64_s3_w64x32",
@@ -172,19 +233,27 @@ def target_of(capability: tuple[int, int]) -> int:
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(family: Family, target: int, multiprocessors: int, M: int, N: int, batches: int = 1) -> str:
-    """The default configuration of ``family`` for M x N products, until there is a tuned one.
+def choose(family: Family, target: int, multiprocessors: int, M: int, N: int, K: int, batches: int = 1) -> str:
+    """The default configuration of ``family`` for M x N products over K, until there is a tuned one.
 
-    The multiprocessors take one tile each at a time, so the time is that of the waves, ceil(tiles / multiprocessors),
-    times that of a tile: its multiply-adds for each step of K, and the reading of its operands, of which a small tile
-    does more for the same work. The least wins; of equals, the larger tile. For batches no program is persistent: each
-    batch has descriptors of its own, so that the pipeline would not run on from one tile into the next.
+    The multiprocessors take one tile each at a time, of a part of K if that is split, so the time is that of the waves,
+    ceil(programs / multiprocessors), times that of a program: for each step along K its multiply-adds and the reading
+    of its operands, of which a small tile does more for the same work. It is never less than that of reading A and B
+    from memory once, which rules where M is small. Splitting adds a second kernel, and the parts' sums that go through
+    memory. The least wins; of equals, that with the quicker waves, and then the first in ``Family.preferred``. For
+    batches no program is persistent: each batch has descriptors of its own, so that the pipeline would not run on from
+    one tile into the next.
     """
+    reading = READING_COST[target] * (M + N) * K * batches / multiprocessors
 
-    def cost(name: str) -> int:
-        tile_m, tile_n = (config := family.find(name).config).tile_m, config.tile_n
-        tiles = -(-M // tile_m) * -(-N // tile_n) * batches
-        return -(-tiles // multiprocessors) * (tile_m * tile_n + OPERAND_COST * (tile_m + tile_n))
+    def cost(name: str) -> tuple[float, float]:
+        config = family.find(name).config
+        tile_m, tile_n, parts = config.tile_m, config.tile_n, config.parts
+        programs = -(-M // tile_m) * -(-N // tile_n) * batches * parts
+        depth = -(-K // (config.tile_k * parts)) * config.tile_k
+        waves = -(-programs // multiprocessors) * depth * (tile_m * tile_n + OPERAND_COST * (tile_m + tile_n))
+        addition = ADDITION_COST[target] + PART_COST * M * N * batches * parts / multiprocessors if parts > 1 else 0
+        return max(waves, reading) + addition, waves
 
     name = min(family.preferred[target], key=cost)
     return name if batches == 1 else name.removesuffix("_persistent")
@@ -202,6 +271,7 @@ def launch_options(name: str) -> dict[str, Any]:
         "num_warps": config.warps,
         "num_stages": config.stages,
         **({"PERSISTENT": True} if "persistent" in config.flags else {}),
+        **({"PARTS": config.parts} if config.parts > 1 else {}),
         # Triton's default, stated because 3.9 warns where it is not. The kernels have no sum that could be fused.
         "enable_fp_fusion": True,
     }

@@ -4,6 +4,8 @@ Constraints: fp16 or bf16 operands, each row- or column-major; any M, N, K and n
 element, the stored rows and the matrices of a batch lie on 16 bytes, and a stored row of C ends there, which no device
 checks: see ``problem.vector_rule``. M, N, K are below 2^31 - 256, since a descriptor counts in 32 bits. Loads past an
 edge give zeros, stores past it are dropped in whole chunks of 16 bytes.
+
+Split-K: with few tiles and a long K, each part of K has programs of its own, which fill the device; see ``split_k``.
 """
 
 # Triton would take the annotation of an argument for the type to compile it for.
@@ -25,6 +27,7 @@ from hgemm.triton_kernels.launcher import Launch, Launcher
 
 # Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
 from .arithmetic import multiply_accumulate, rounded
+from .split_k import addition, allow_next_kernel, part_of, store_part
 from .tile_order import grouped_tile, tile_count
 
 # A new shape must not mean a new compilation, and a descriptor gains nothing from knowing these numbers.
@@ -39,7 +42,7 @@ RUNTIME_NUMBERS = (
 def matmul_tma(
     a,  # M x K
     b,  # K x N
-    c,  # M x N
+    c,  # M x N; if K is split, the workspace of split_k.store_part
     M,
     N,
     K,
@@ -58,10 +61,13 @@ def matmul_tma(
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
     PERSISTENT: tl.constexpr = False,
+    PARTS: tl.constexpr = 1,  # of K; more than 1 only without PERSISTENT
 ):
     tiles_m, tiles_n = tile_count(M, BLOCK_M), tile_count(N, BLOCK_N)
     tiles = tiles_m * tiles_n
     program, programs = tl.program_id(0), tl.num_programs(0)
+    steps = tile_count(K, BLOCK_K)
+    first = 0
     if BATCHED and PERSISTENT:
         # Each batch has descriptors of its own, so that there is no pipeline from one tile into the next.
         for tile in tl.range(program, tiles * batches, programs):
@@ -70,18 +76,27 @@ def matmul_tma(
             b_descriptor = _describe(b + batch * batch_b, K, N, stride_b, B_LAYOUT, BLOCK_K, BLOCK_N)
             c_descriptor = _describe(c + batch * batch_c, M, N, stride_c, "n", BLOCK_M, BLOCK_N)
             m, n = _origin(tile % tiles, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
-            accumulator = _product(a_descriptor, b_descriptor, m, n, K, A_LAYOUT, B_LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K)
+            accumulator = _product(
+                a_descriptor, b_descriptor, m, n, first, steps, A_LAYOUT, B_LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K
+            )
             c_descriptor.store([m, n], rounded(accumulator, c.dtype.element_ty))
     else:
+        if PARTS > 1:
+            allow_next_kernel()
+            matrix = program // tiles
+            program = program % (tiles * batches)
+            first, steps = part_of(steps, matrix // batches, PARTS)
         if BATCHED:
             batch = (program // tiles).to(tl.int64)
             program = program % tiles
             a += batch * batch_a
             b += batch * batch_b
-            c += batch * batch_c
+            if PARTS == 1:
+                c += batch * batch_c
         a_descriptor = _describe(a, M, K, stride_a, A_LAYOUT, BLOCK_M, BLOCK_K)
         b_descriptor = _describe(b, K, N, stride_b, B_LAYOUT, BLOCK_K, BLOCK_N)
-        c_descriptor = _describe(c, M, N, stride_c, "n", BLOCK_M, BLOCK_N)
+        if PARTS == 1:
+            c_descriptor = _describe(c, M, N, stride_c, "n", BLOCK_M, BLOCK_N)
         if PERSISTENT:
             # Flattened into the loop over K, the tiles are one software pipeline: loads of the next begin while this
             # one is multiplied and stored. The store finds its tile anew, so that it belongs to the end of an
@@ -90,15 +105,20 @@ def matmul_tma(
             for tile in tl.range(program, tiles, programs, flatten=True):
                 m, n = _origin(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
                 accumulator = _product(
-                    a_descriptor, b_descriptor, m, n, K, A_LAYOUT, B_LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K
+                    a_descriptor, b_descriptor, m, n, first, steps, A_LAYOUT, B_LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K
                 )
                 stored += programs
                 m, n = _origin(stored, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
                 c_descriptor.store([m, n], rounded(accumulator, c.dtype.element_ty))
         else:
             m, n = _origin(program, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
-            accumulator = _product(a_descriptor, b_descriptor, m, n, K, A_LAYOUT, B_LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K)
-            c_descriptor.store([m, n], rounded(accumulator, c.dtype.element_ty))
+            accumulator = _product(
+                a_descriptor, b_descriptor, m, n, first, steps, A_LAYOUT, B_LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K
+            )
+            if PARTS > 1:
+                store_part(accumulator, c, matrix, M, N, m, n, BLOCK_M, BLOCK_N)
+            else:
+                c_descriptor.store([m, n], rounded(accumulator, c.dtype.element_ty))
 
 
 @triton.jit
@@ -134,16 +154,17 @@ def _product(
     b_descriptor,
     m,
     n,
-    K,
+    first,
+    steps,
     A_LAYOUT: tl.constexpr,
     B_LAYOUT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """The fp32 tile of ``A B`` whose first element is (m, n)."""
+    """The fp32 tile of ``A B`` whose first element is (m, n), summed over ``steps`` steps of K from ``first`` on."""
     accumulator = tl.full((BLOCK_M, BLOCK_N), 0, tl.float32)
-    for step in range(tile_count(K, BLOCK_K)):
+    for step in range(first, first + steps):
         k = step * BLOCK_K
         a_tile = _load(a_descriptor, m, k, A_LAYOUT)
         b_tile = _load(b_descriptor, k, n, B_LAYOUT)
@@ -174,6 +195,8 @@ class _Plan(NamedTuple):
     launch: Launch
     swapped: bool
     allocate: Callable[[int, int, int | None], Tensor]
+    workspace: tuple[int, ...]  # its shape, if K is split
+    addition: Launch | None  # what then adds the parts
 
 
 @functools.lru_cache(maxsize=4096)
@@ -181,7 +204,8 @@ def _plan(launcher: Launcher, config: str, device: torch.device, dtype: torch.dt
     """``operands``: the shapes and strides of a, b and out, as ``arrange`` takes them."""
     p = arrange(*operands)
     options = {"A_LAYOUT": p.a_layout, "B_LAYOUT": p.b_layout, "BATCHED": p.batches > 1, **launch_options(config)}
-    programs = -(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches
+    parts = options.get("PARTS", 1)
+    programs = -(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches * parts
     if "PERSISTENT" in options:
         programs = min(programs, _resident_programs(device))
     numbers = (
@@ -196,7 +220,13 @@ def _plan(launcher: Launcher, config: str, device: torch.device, dtype: torch.dt
         # after the kernel, since both are on the current stream.
         return torch.empty(size, dtype=torch.int8, device=device)
 
-    return _Plan(Launch(launcher, form, programs, numbers, options), p.swapped, allocate)
+    return _Plan(
+        Launch(launcher, form, programs, numbers, options),
+        p.swapped,
+        allocate,
+        (parts, p.batches, p.M, p.N),
+        addition(device, dtype, p.M, p.N, p.batches, p.stride_c, p.batch_c, parts) if parts > 1 else None,
+    )
 
 
 def _resident_programs(device: torch.device) -> int:
@@ -206,4 +236,10 @@ def _resident_programs(device: torch.device) -> int:
 
 def _launch_with_scratch(plan: _Plan, a: Tensor, b: Tensor, out: Tensor) -> None:
     triton.set_allocator(plan.allocate)
-    plan.launch(a, b, out)
+    if plan.addition is None:
+        plan.launch(a, b, out)
+        return
+    # Of torch's allocator too: its next owner on this stream comes after the addition.
+    sums = torch.empty(plan.workspace, dtype=torch.float32, device=out.device)
+    plan.launch(a, b, sums)
+    plan.addition(sums, out)
