@@ -14,9 +14,10 @@ import triton
 
 from hgemm.backends import Backend
 from hgemm.config import Config
+from hgemm.cuda_kernels.configs import FAMILIES as CUDA_FAMILIES
 from hgemm.problem import Operand, Problem
 from hgemm.triton_kernels import adapter, configs, interpreter, tma
-from hgemm.triton_kernels.configs import FAMILIES, MMA_SYNC, POINTER, TMA
+from hgemm.triton_kernels.configs import FAMILIES, GLUON, MMA_SYNC, POINTER, TMA
 from hgemm.triton_kernels.launcher import Launcher
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,13 +67,14 @@ def problem(
 
 
 def test_the_ladder_lists_them_with_their_configurations() -> None:
-    assert list(records()) == ["triton_pointer", "triton", "triton_mma_sync"]
+    assert list(records()) == ["triton_pointer", "triton", "triton_mma_sync", "triton_gluon"]
     assert records()["triton_pointer"].configs == ("128x128x32_s2_w64x32", "128x128x32_s3_w64x32")
     twins_of_cuda_tma = {"128x128x64_s3_w64x32", "128x128x32_s3_w64x32"}
     assert twins_of_cuda_tma <= set(records()["triton"].configs)
     # With mma.sync one more stage, for as many buffers; see test_triton_ahead_of_time.py.
     twins_of_cuda_tma = {"128x128x64_s4_w64x32", "128x128x32_s4_w64x32", "128x256x64_s3_w64x64"}
     assert twins_of_cuda_tma <= set(records()["triton_mma_sync"].configs)
+    assert set(records()["triton_gluon"].configs) == {kernel.name for kernel in CUDA_FAMILIES["tma"].configs}
     for record in records().values():
         assert all(Config.parse(name).name == name for name in record.configs)
         assert record.properties.deterministic
@@ -137,10 +139,12 @@ def test_products_are_accepted_or_refused_by_the_rule_they_break(devices: Callab
         devices(device)
         for case in FITS_BOTH:
             assert records()["triton"].accepts(case, None) is None
+            assert records()["triton_gluon"].accepts(case, None) is None
         for case in FITS_BOTH + FITS_POINTER:
             assert records()["triton_pointer"].accepts(case, None) is None
         for case, rule in BROKEN:
             assert rule in (records()["triton"].accepts(case, None) or "")
+            assert rule in (records()["triton_gluon"].accepts(case, None) or "")
     devices(H200)
     assert all(records()["triton_mma_sync"].accepts(case, None) is None for case in FITS_BOTH)
     for case, rule in BROKEN:
@@ -150,7 +154,7 @@ def test_products_are_accepted_or_refused_by_the_rule_they_break(devices: Callab
 
 
 def test_shared_memory_beyond_the_devices_is_refused_with_both_numbers(devices: Callable[..., None]) -> None:
-    for record, family in zip(records().values(), (POINTER, TMA, MMA_SYNC), strict=True):
+    for record, family in zip(records().values(), (POINTER, TMA, MMA_SYNC, GLUON), strict=True):
         for entry in family.configs:
             for target, device in ((90, H200), (120, RTX_5090)):
                 if target not in entry.shared_bytes:
@@ -251,6 +255,31 @@ def test_unavailable_says_what_is_missing(devices: Callable[..., None], monkeypa
     adapter._triton_missing.cache_clear()
 
 
+def test_gluon_is_neither_interpreted_nor_for_every_triton(
+    devices: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices(H200)
+    assert records()["triton_gluon"].unavailable("cuda") is None
+    assert "no interpreter for Gluon; use a CUDA device" in (records()["triton_gluon"].unavailable("cpu") or "")
+    assert "CPU" not in records()["triton_gluon"].requires[0]
+    assert "CPU" in records()["triton"].requires[0]
+    devices(RTX_4090)
+    assert records()["triton_gluon"].unavailable("cuda") == (
+        "triton_gluon needs compute capability 9.0 or newer, and NVIDIA GeForce RTX 4090 has 8.9"
+    )
+
+    def lacking(module: str) -> Any:
+        raise ImportError("cannot import name 'mma_v2'")
+
+    devices(H200)
+    adapter._gluon_missing.cache_clear()
+    monkeypatch.setattr(adapter, "_compiled", lacking)
+    reason = records()["triton_gluon"].unavailable("cuda") or ""
+    adapter._gluon_missing.cache_clear()
+    assert f"Triton {triton.__version__} lacks a part of Gluon that it uses (cannot import name 'mma_v2')" in reason
+    assert records()["triton"].unavailable("cuda") is None
+
+
 @pytest.mark.parametrize("fault", ["raises", "wrong"])
 def test_a_pair_of_triton_and_numpy_that_cannot_interpret_is_reported(
     fault: str, monkeypatch: pytest.MonkeyPatch
@@ -312,14 +341,14 @@ def test_a_batch_fills_the_device_with_larger_tiles_and_is_not_persistent(device
 
 def test_every_default_exists_fits_and_is_meant_for_its_target() -> None:
     for family in FAMILIES:
-        assert family.find(family.interpreted)
+        assert family is GLUON if family.interpreted is None else family.find(family.interpreted)
         for target, names in family.preferred.items():
             tiles = [(entry.config.tile_m * entry.config.tile_n) for entry in map(family.find, names)]
             assert tiles == sorted(tiles, reverse=True)
             assert all(target in family.find(name).targets for name in names)
     assert set(MMA_SYNC.preferred) == {configs.target_of((9, 0))}
     targets = {configs.target_of(capability) for capability in ((9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1))}
-    assert targets == set(TMA.preferred)
+    assert targets == set(TMA.preferred) == set(GLUON.preferred)
     assert targets | {configs.target_of((8, 9))} == set(POINTER.preferred)
 
 
