@@ -255,31 +255,6 @@ def test_unavailable_says_what_is_missing(devices: Callable[..., None], monkeypa
     adapter._triton_missing.cache_clear()
 
 
-def test_gluon_is_neither_interpreted_nor_for_every_triton(
-    devices: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    devices(H200)
-    assert records()["triton_gluon"].unavailable("cuda") is None
-    assert "no interpreter for Gluon; use a CUDA device" in (records()["triton_gluon"].unavailable("cpu") or "")
-    assert "CPU" not in records()["triton_gluon"].requires[0]
-    assert "CPU" in records()["triton"].requires[0]
-    devices(RTX_4090)
-    assert records()["triton_gluon"].unavailable("cuda") == (
-        "triton_gluon needs compute capability 9.0 or newer, and NVIDIA GeForce RTX 4090 has 8.9"
-    )
-
-    def lacking(module: str) -> Any:
-        raise ImportError("cannot import name 'mma_v2'")
-
-    devices(H200)
-    adapter._gluon_missing.cache_clear()
-    monkeypatch.setattr(adapter, "_compiled", lacking)
-    reason = records()["triton_gluon"].unavailable("cuda") or ""
-    adapter._gluon_missing.cache_clear()
-    assert f"Triton {triton.__version__} lacks a part of Gluon that it uses (cannot import name 'mma_v2')" in reason
-    assert records()["triton"].unavailable("cuda") is None
-
-
 @pytest.mark.parametrize("fault", ["raises", "wrong"])
 def test_a_pair_of_triton_and_numpy_that_cannot_interpret_is_reported(
     fault: str, monkeypatch: pytest.MonkeyPatch

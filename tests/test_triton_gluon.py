@@ -5,10 +5,15 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+import triton
 
+import hgemm
+from hgemm.backends import get
 from hgemm.devices import LIMITS
 from hgemm.problem import LAYOUTS
 from hgemm.profile.instructions import main_loop
+from hgemm.reference import exact_integers
+from hgemm.triton_kernels import adapter
 from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead
 from hgemm.triton_kernels.configs import GLUON
 
@@ -76,7 +81,8 @@ def test_every_layout_has_the_instructions_of_cuda_tma(layout: str, target: int)
     text = made(SMALL, target, layout).ptx
     assert "wgmma" not in text
     transposing = {"nn": "b", "nt": "", "tn": "ab", "tt": "a"}[layout]
-    assert text.count("x4.trans") == 3 * 2 * (4 * ("a" in transposing) + 2 * ("b" in transposing))
+    # k-steps: one loaded before the loop, two in it, one after it.
+    assert text.count("x4.trans") == 4 * (4 * ("a" in transposing) + 2 * ("b" in transposing))
     assert len(re.findall(r"expect_tx\S* _, \[%r\d+\], 8192;", text)) == 4 * 2  # 128 x 32 elements, edge or not
 
 
@@ -95,7 +101,9 @@ def test_a_stage_is_refilled_only_when_every_thread_has_read_it(config: str, tar
     assert not re.search(r"L", before.partition("X")[0])
     assert re.search(r"FB+L[^F]*$", before) or re.search(r"FB+LL", before)
     assert re.search(r"W+B*l", before)
-    # C is written behind a barrier after the last read, seen by TMA behind a fence and one more, and read before the end.
+    assert after.count("V") == before.count("I") == 2 * GLUON.find(config).config.stages
+    # C is written behind a barrier after the last read, seen by TMA behind a fence and one more, and read before the
+    # end.
     assert re.search(r"l[^l]*B[^l]*V[^l]*B[^l]*s+FB+SE", after), after
 
 
@@ -109,13 +117,12 @@ def test_machine_code_fences_what_was_read_before_the_copy(target: int) -> None:
     assert main_loop(text)
 
 
-@pytest.mark.parametrize("batched", [False, True])
 @pytest.mark.parametrize("target", [90, 120])
-def test_the_ring_fits_and_nothing_spills(target: int, batched: bool) -> None:
+def test_the_ring_fits_and_nothing_spills(target: int) -> None:
     for entry in GLUON.configs:
         if target not in entry.targets:
             continue
-        code = compile_ahead(GLUON, entry.config.name, torch.float16, target, layout="tn", batched=batched)
+        code = compile_ahead(GLUON, entry.config.name, torch.float16, target, layout="tn", batched=True)
         config = entry.config
         ring = config.stages * 2 * config.tile_k * (config.tile_m + config.tile_n)
         # Two mbarriers a stage; C, and the descriptors while they are made, lie where the ring was or will be.
@@ -129,3 +136,53 @@ def test_the_ring_fits_and_nothing_spills(target: int, batched: bool) -> None:
 def test_strides_beyond_32_bits_compile() -> None:
     code = compile_ahead(GLUON, SMALL, BF16, 90, wide=("stride_a", "stride_b", "stride_c", "batch_c"), batched=True)
     assert code.spill_loads == 0
+
+
+def test_it_is_neither_interpreted_nor_for_every_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = get("triton_gluon")
+    assert "no interpreter for Gluon; use a CUDA device" in (record.unavailable("cpu") or "")
+    assert "CPU" not in record.requires[0]
+    assert "CPU" in get("triton").requires[0]
+    a = torch.ones(8, 8, dtype=BF16)
+    with pytest.raises(hgemm.UnsupportedProblem, match="triton_gluon does not run on cpu tensors here: Triton has no"):
+        hgemm.matmul(a, a, backend="triton_gluon")
+
+    def lacking(module: str) -> None:
+        raise ImportError("cannot import name 'mma_v2'")
+
+    assert adapter._gluon_missing() is None
+    monkeypatch.setattr(adapter, "_compiled", lacking)
+    adapter._gluon_missing.cache_clear()
+    reason = adapter.unavailable(GLUON, "cuda") or ""
+    adapter._gluon_missing.cache_clear()
+    assert f"Triton {triton.__version__} lacks a part of Gluon that it uses (cannot import name 'mma_v2')" in reason
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("config", [entry.config.name for entry in GLUON.configs])
+def test_every_length_of_the_ring_is_exact_each_time(config: str, layout: str) -> None:
+    record = get("triton_gluon")
+    if reason := record.unavailable("cuda"):
+        pytest.skip(reason)
+    tile = GLUON.find(config).config
+    ring = tile.stages * tile.tile_k
+    generator = torch.Generator("cuda").manual_seed(3)
+    for K in (
+        8,
+        tile.tile_k,
+        tile.tile_k + 8,
+        ring - 8,
+        ring,
+        ring + 8,
+        2 * ring,
+        2 * ring + tile.tile_k,
+        9 * ring + 8,
+    ):
+        a, b, expected = exact_integers(520, 776, K, BF16, "cuda", generator)
+        a = a.t().contiguous().t() if layout[0] == "t" else a
+        b = b.t().contiguous().t() if layout[1] == "t" else b
+        for _ in range(20):
+            out = torch.full_like(expected, torch.nan)
+            record.run(a, b, out, config)
+            assert torch.equal(out, expected), K
