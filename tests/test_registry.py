@@ -15,7 +15,17 @@ from hgemm.backends import Backends, Properties, find, get, register_backend
 from hgemm.config import Config
 from hgemm.problem import Problem
 
-LADDER = ("torch", "cublas", "cublaslt", "cuda_cp_async", "cuda_tma", "triton_pointer", "triton", "triton_mma_sync")
+LADDER = (
+    "torch",
+    "cublas",
+    "cublaslt",
+    "cuda_cp_async",
+    "cuda_tma",
+    "triton_pointer",
+    "triton",
+    "triton_mma_sync",
+    "triton_gluon",
+)
 
 
 def multiply(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, config: str | None) -> None:

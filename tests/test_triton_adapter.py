@@ -14,9 +14,10 @@ import triton
 
 from hgemm.backends import Backend
 from hgemm.config import Config
+from hgemm.cuda_kernels.configs import FAMILIES as CUDA_FAMILIES
 from hgemm.problem import Operand, Problem
 from hgemm.triton_kernels import adapter, configs, interpreter, tma
-from hgemm.triton_kernels.configs import FAMILIES, MMA_SYNC, POINTER, TMA
+from hgemm.triton_kernels.configs import FAMILIES, GLUON, MMA_SYNC, POINTER, TMA
 from hgemm.triton_kernels.launcher import Launcher
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,7 +67,7 @@ def problem(
 
 
 def test_the_ladder_lists_them_with_their_configurations() -> None:
-    assert list(records()) == ["triton_pointer", "triton", "triton_mma_sync"]
+    assert list(records()) == ["triton_pointer", "triton", "triton_mma_sync", "triton_gluon"]
     twins_of_cuda_cp_async = {"128x128x32_s2_w64x32", "128x128x32_s3_w64x32"}
     assert twins_of_cuda_cp_async <= set(records()["triton_pointer"].configs)
     twins_of_cuda_tma = {"128x128x64_s3_w64x32", "128x128x32_s3_w64x32"}
@@ -74,6 +75,7 @@ def test_the_ladder_lists_them_with_their_configurations() -> None:
     # With mma.sync one more stage, for as many buffers; see test_triton_ahead_of_time.py.
     twins_of_cuda_tma = {"128x128x64_s4_w64x32", "128x128x32_s4_w64x32", "128x256x64_s3_w64x64"}
     assert twins_of_cuda_tma <= set(records()["triton_mma_sync"].configs)
+    assert set(records()["triton_gluon"].configs) == {kernel.name for kernel in CUDA_FAMILIES["tma"].configs}
     for record in records().values():
         assert all(Config.parse(name).name == name for name in record.configs)
         assert record.properties.deterministic
@@ -138,10 +140,12 @@ def test_products_are_accepted_or_refused_by_the_rule_they_break(devices: Callab
         devices(device)
         for case in FITS_BOTH:
             assert records()["triton"].accepts(case, None) is None
+            assert records()["triton_gluon"].accepts(case, None) is None
         for case in FITS_BOTH + FITS_POINTER:
             assert records()["triton_pointer"].accepts(case, None) is None
         for case, rule in BROKEN:
             assert rule in (records()["triton"].accepts(case, None) or "")
+            assert rule in (records()["triton_gluon"].accepts(case, None) or "")
     devices(H200)
     assert all(records()["triton_mma_sync"].accepts(case, None) is None for case in FITS_BOTH)
     for case, rule in BROKEN:
@@ -151,7 +155,7 @@ def test_products_are_accepted_or_refused_by_the_rule_they_break(devices: Callab
 
 
 def test_shared_memory_beyond_the_devices_is_refused_with_both_numbers(devices: Callable[..., None]) -> None:
-    for record, family in zip(records().values(), (POINTER, TMA, MMA_SYNC), strict=True):
+    for record, family in zip(records().values(), (POINTER, TMA, MMA_SYNC, GLUON), strict=True):
         for entry in family.configs:
             for target, device in ((90, H200), (120, RTX_5090)):
                 if target not in entry.shared_bytes:
@@ -327,7 +331,7 @@ def test_a_batch_fills_the_device_with_larger_tiles_and_is_not_persistent(device
 
 def test_every_default_exists_fits_and_is_meant_for_its_target() -> None:
     for family in FAMILIES:
-        assert family.find(family.interpreted)
+        assert family is GLUON if family.interpreted is None else family.find(family.interpreted)
         for target, names in family.preferred.items():
             weighed = [family.find(name).config for name in names]
             order = [(-config.tile_m * config.tile_n, -config.tile_m, config.parts) for config in weighed]
@@ -335,7 +339,7 @@ def test_every_default_exists_fits_and_is_meant_for_its_target() -> None:
             assert all(target in family.find(name).targets for name in names)
     assert set(MMA_SYNC.preferred) == {configs.target_of((9, 0))}
     targets = {configs.target_of(capability) for capability in ((9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1))}
-    assert targets == set(TMA.preferred)
+    assert targets == set(TMA.preferred) == set(GLUON.preferred)
     assert targets | {configs.target_of((8, 9))} == set(POINTER.preferred)
 
 

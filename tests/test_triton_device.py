@@ -18,7 +18,7 @@ DTYPES = (torch.float16, torch.bfloat16)
 DEVICE = "cuda"
 
 
-@pytest.fixture(params=["triton_pointer", "triton", "triton_mma_sync"])
+@pytest.fixture(params=["triton_pointer", "triton", "triton_mma_sync", "triton_gluon"])
 def backend(request: pytest.FixtureRequest) -> Backend:
     record = get(request.param)
     if reason := record.unavailable(DEVICE):

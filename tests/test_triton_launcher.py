@@ -18,7 +18,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler.compiler import max_shared_mem
 
-from hgemm.triton_kernels import adapter, launcher, mma_sync, pointer, split_k, tma
+from hgemm.triton_kernels import adapter, gluon, launcher, mma_sync, pointer, split_k, tma
 from hgemm.triton_kernels.compile_ahead import disassemble
 from hgemm.triton_kernels.configs import MMA_SYNC
 from hgemm.triton_kernels.launcher import Launcher
@@ -99,6 +99,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     kernels = {
         tma: tma.matmul_tma,
         mma_sync: mma_sync.matmul_mma_sync,
+        gluon: gluon.matmul_gluon,
         pointer: pointer.matmul_pointer,
         split_k: split_k.add_parts,
     }
@@ -189,15 +190,19 @@ def test_what_is_compiled_in_the_background_is_not_ours(tmp_path: Path, monkeypa
     assert (instructions(tma), instructions(mma_sync)) == ({"wgmma"}, {"mma.sync"})
 
 
-@pytest.mark.parametrize("module", [tma, mma_sync])
-def test_arguments_reach_the_kernel_in_its_order(module: Any) -> None:
+@pytest.mark.parametrize(
+    ("module", "config"),
+    [(tma, CONFIG), (mma_sync, CONFIG), (gluon, "128x128x64_s3_w64x32")],
+    ids=["tma", "mma_sync", "gluon"],
+)
+def test_arguments_reach_the_kernel_in_its_order(module: Any, config: str) -> None:
     a, b, out = operands()
-    module.launch(a, b, out, CONFIG)
-    module.launch(a, b, out.t().contiguous().t(), CONFIG)  # computed as B^T A^T
+    module.launch(a, b, out, config)
+    module.launch(a, b, out.t().contiguous().t(), config)  # computed as B^T A^T
     ragged = operands(40, 72, 8)
-    module.launch(*ragged, CONFIG)
+    module.launch(*ragged, config)
     first, turned, last = RECORD.launches
-    kernel = module.matmul_tma if module is tma else module.matmul_mma_sync
+    kernel = module._launcher.kernel
     for launch in RECORD.launches:
         assert len(launch.arguments) == len(kernel.arg_names)
         assert all(value is None for value in launch.arguments[13:])  # constants

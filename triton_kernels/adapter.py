@@ -16,13 +16,13 @@ from hgemm.arrangement import arrange_operands
 from hgemm.backends import Backend, Properties
 from hgemm.problem import DTYPES, Problem, UnsupportedProblem, batch_rule, vector_rule
 from hgemm.triton_kernels import configs, interpreter
-from hgemm.triton_kernels.configs import MMA_SYNC, POINTER, TMA, Family
+from hgemm.triton_kernels.configs import GLUON, MMA_SYNC, POINTER, TMA, Family
 
 OLDEST_TRITON = (3, 6)
 
 
 def backends() -> list[Backend]:
-    """``triton_pointer``, ``triton`` and ``triton_mma_sync``. Imports no Triton."""
+    """``triton_pointer``, ``triton``, ``triton_mma_sync`` and ``triton_gluon``. Imports no Triton."""
     return [
         _backend(
             POINTER,
@@ -44,6 +44,12 @@ def backends() -> list[Backend]:
             rule=vector_rule,
             row_invariant=False,
         ),
+        _backend(
+            GLUON,
+            idea="Triton's lower language: TMA, mbarriers, ldmatrix and mma.sync made explicit, as in cuda_tma",
+            rule=vector_rule,
+            row_invariant=False,
+        ),
     ]
 
 
@@ -52,7 +58,11 @@ def unavailable(family: Family, device_type: str) -> str | None:
     if reason := _triton_missing():
         return reason
     if device_type == "cpu":
+        if family.interpreted is None:
+            return "Triton has no interpreter for Gluon; use a CUDA device, or the backend triton on CPU tensors"
         return interpreter.defect(family.module, family.interpreted)
+    if family is GLUON and (reason := _gluon_missing()):
+        return reason
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch"
     if not torch.cuda.is_available():
@@ -86,7 +96,7 @@ def accepts(family: Family, rule: Callable[[Problem], str | None], problem: Prob
 def choose(family: Family, problem: Problem) -> str:
     """The default configuration: for CPU tensors the family's one for the interpreter, else that of configs.choose."""
     if problem.device.type == "cpu":
-        return family.interpreted
+        return family.interpreted or family.configs[0].config.name
     device = _device(problem)
     target = configs.target_of(_capability(device))
     # A column-major out is computed transposed.
@@ -123,10 +133,11 @@ def _backend(family: Family, idea: str, rule: Callable[[Problem], str | None], r
     needed = ".".join(map(str, family.minimum_capability)) + " or newer"
     if family.only_major:
         needed = f"{family.only_major}.x"
+    interpreted = ", or CPU tensors (interpreted)" if family.interpreted else ""
     return Backend(
         name=family.name,
         idea=idea,
-        requires=(f"CUDA device of compute capability {needed}, or CPU tensors (interpreted)", "triton"),
+        requires=(f"CUDA device of compute capability {needed}{interpreted}", "triton"),
         configs=tuple(entry.config.name for entry in family.configs),
         properties=Properties(deterministic=True, row_invariant=row_invariant),
         unavailable=functools.cache(functools.partial(unavailable, family)),
@@ -149,6 +160,21 @@ def _triton_missing() -> str | None:
         return f"Triton cannot be imported ({type(error).__name__}: {error}); pip install 'triton>=3.6'"
     if tuple(int(part) for part in triton.__version__.split(".")[:2]) < OLDEST_TRITON:
         return f"it needs Triton 3.6 or newer, found {triton.__version__}; pip install 'triton>=3.6'"
+    return None
+
+
+@functools.cache
+def _gluon_missing() -> str | None:
+    """Why this Triton's Gluon is not the one that the kernel is written in: it is experimental, and parts change."""
+    import triton
+
+    try:
+        _compiled(GLUON.module)
+    except (ImportError, AttributeError) as error:
+        return (
+            f"Triton {triton.__version__} lacks a part of Gluon that it uses ({error}); it is known to work with "
+            f"Triton 3.6, 3.7 and 3.9"
+        )
     return None
 
 

@@ -14,7 +14,7 @@ import torch
 
 from hgemm.config import THREADS_PER_WARP
 from hgemm.problem import VECTOR_BYTES, VECTOR_ELEMENTS
-from hgemm.triton_kernels.configs import Family, launch_options
+from hgemm.triton_kernels.configs import Family, launch_options, ring_options
 from hgemm.triton_kernels.interpreter import language_lock
 from hgemm.triton_kernels.launcher import compiler_environment
 
@@ -63,7 +63,9 @@ def compile_ahead(
     kernel = getattr(importlib.import_module(f"hgemm.triton_kernels.{family.module}"), family.kernel)
     if not isinstance(kernel, triton.JITFunction):
         raise RuntimeError("TRITON_INTERPRET was set when Triton was loaded: unset it and start again to compile")
-    options = launch_options(config)
+    if kernel.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
+    options = (ring_options if kernel.is_gluon() else launch_options)(config)
     known = {
         "PERSISTENT": False,
         "PARTS": 1,

@@ -4,7 +4,7 @@ A configuration is named as in ``hgemm.config``; its warp tiles say how many war
 ``num_stages``. On sm_90 (wgmma) and sm_100 (tcgen05) S stages are S buffers in shared memory. Where Triton uses
 mma.sync (sm_80, sm_120, and ``triton_mma_sync`` on sm_90) the step being multiplied is in registers, and S stages are
 S - 1 buffers: there the twin of a CUDA kernel with S buffers has S + 1 stages. So it is on every target for tiles of 16
-and 32 rows, fewer than wgmma and tcgen05 multiply.
+and 32 rows, fewer than wgmma and tcgen05 multiply. The ring of ``triton_gluon`` is its own: S stages are S buffers.
 
 Shared memory is what the compiler reports for row-major operands: the same for fp16 and bf16, and in Triton 3.6, 3.7
 and 3.9. What a column-major A adds is in ``Family.shared_bytes``. Registers a thread are those of Triton 3.7.1.
@@ -55,7 +55,7 @@ class Family:
     """One kernel and its configurations. The function ``kernel`` stands in the module ``module`` of this folder.
 
     ``preferred``: target -> the configurations that choose() weighs, the largest tile first, whole before split.
-    ``interpreted``: the default for CPU tensors.
+    ``interpreted``: the default for CPU tensors; None if Triton cannot interpret the kernel.
     ``barriers``: targets where a tile's arrival is awaited at a barrier -> how many buffers S stages are, less S.
     ``environment``: what Triton's compiler must find in the environment, and ``without``: what its PTX then lacks.
     ``only_major``: the one major compute capability it is for.
@@ -67,7 +67,7 @@ class Family:
     minimum_capability: tuple[int, int]
     configs: tuple[KernelConfig, ...]
     preferred: Mapping[int, tuple[str, ...]]
-    interpreted: str
+    interpreted: str | None
     barriers: Mapping[int, int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     without: str = ""
@@ -221,7 +221,31 @@ MMA_SYNC = Family(
     only_major=9,
 )
 
-FAMILIES = (POINTER, TMA, MMA_SYNC)
+# Stages are buffers, with two mbarriers each, and a configuration is the twin of cuda_tma's of its name. Registers, for
+# the layouts: sm_90, sm_120.
+GLUON = Family(
+    name="triton_gluon",
+    module="gluon",
+    kernel="matmul_gluon",
+    minimum_capability=(9, 0),
+    configs=(
+        # 220 to 224.
+        _entry("256x128x64_s4_w64x64", (90, 100), sm_90=196_672, sm_100=196_672, sm_120=196_672),
+        # 213 to 222, 213 to 217.
+        _entry("128x256x64_s2_w64x64", (90, 100, 120), sm_90=98_336, sm_100=98_336, sm_120=98_336),
+        # 127 to 158, 127 to 156: two blocks a multiprocessor of Hopper only where it is up to 128.
+        _entry("128x128x64_s3_w64x32", (90, 100, 120), sm_90=98_360, sm_100=98_360, sm_120=98_360),
+        # 128, 129 to 130: on sm_120 too many for two blocks, whose shared memory would fit.
+        _entry("128x128x32_s3_w64x32", (90, 100, 120), sm_90=49_208, sm_100=49_208, sm_120=49_208),
+    ),
+    preferred={
+        **dict.fromkeys((90, 100), ("128x256x64_s2_w64x64", "128x128x64_s3_w64x32")),
+        120: ("128x256x64_s2_w64x64", "128x128x32_s3_w64x32"),
+    },
+    interpreted=None,
+)
+
+FAMILIES = (POINTER, TMA, MMA_SYNC, GLUON)
 
 
 def target_of(capability: tuple[int, int]) -> int:
@@ -274,4 +298,16 @@ def launch_options(name: str) -> dict[str, Any]:
         **({"PARTS": config.parts} if config.parts > 1 else {}),
         # Triton's default, stated because 3.9 warns where it is not. The kernels have no sum that could be fused.
         "enable_fp_fusion": True,
+    }
+
+
+@functools.cache
+def ring_options(name: str) -> dict[str, Any]:
+    """The same for a kernel that has a ring of its own and says which warp multiplies what; shared as well."""
+    config = Config.parse(name)
+    return {
+        **launch_options(name),
+        "STAGES": config.stages,
+        "WARPS_M": config.tile_m // config.warp_m,
+        "WARPS_N": config.tile_n // config.warp_n,
     }

@@ -180,10 +180,15 @@ def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
 
 _launcher = Launcher(matmul_tma)
 
+Options = Callable[[str], dict[str, Any]]
 
-def launch_by(launcher: Launcher, a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
-    """``launch``, of the kernel that ``launcher`` holds."""
-    plan = _plan(launcher, config, a.device, a.dtype, a.shape, a.stride(), b.shape, b.stride(), out.shape, out.stride())
+
+def launch_by(
+    launcher: Launcher, a: Tensor, b: Tensor, out: Tensor, config: str, options_of: Options = launch_options
+) -> None:
+    """``launch``, of the kernel that ``launcher`` holds. ``options_of``: what a configuration passes to it."""
+    operands = (a.shape, a.stride(), b.shape, b.stride(), out.shape, out.stride())
+    plan = _plan(launcher, options_of, config, a.device, a.dtype, *operands)
     if plan.swapped:
         a, b = b, a
     # The descriptors lie in scratch memory that Triton asks of the allocator in the current context. Ours is set in a
@@ -200,10 +205,12 @@ class _Plan(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def _plan(launcher: Launcher, config: str, device: torch.device, dtype: torch.dtype, *operands: Any) -> _Plan:
+def _plan(
+    launcher: Launcher, options_of: Options, config: str, device: torch.device, dtype: torch.dtype, *operands: Any
+) -> _Plan:
     """``operands``: the shapes and strides of a, b and out, as ``arrange`` takes them."""
     p = arrange(*operands)
-    options = {"A_LAYOUT": p.a_layout, "B_LAYOUT": p.b_layout, "BATCHED": p.batches > 1, **launch_options(config)}
+    options = {"A_LAYOUT": p.a_layout, "B_LAYOUT": p.b_layout, "BATCHED": p.batches > 1, **options_of(config)}
     parts = options.get("PARTS", 1)
     programs = -(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches * parts
     if "PERSISTENT" in options:
