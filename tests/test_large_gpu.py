@@ -13,7 +13,17 @@ from hgemm.backends import get
 from hgemm.problem import UnsupportedProblem
 
 pytestmark = pytest.mark.gpu
-BACKENDS = ("cublas", "cublaslt", "cuda_cp_async", "cuda_tma", "triton_pointer", "triton", "triton_mma_sync", "auto")
+BACKENDS = (
+    "cublas",
+    "cublaslt",
+    "cuda_cp_async",
+    "cuda_tma",
+    "triton_pointer",
+    "triton",
+    "triton_mma_sync",
+    "triton_gluon",
+    "auto",
+)
 BLOCK = 2**13  # rows that are compared at a time
 BYTES = 16 * 2**30
 

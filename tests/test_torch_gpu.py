@@ -27,6 +27,7 @@ BACKENDS = (
     "triton_pointer",
     "triton",
     "triton_mma_sync",
+    "triton_gluon",
     "auto",
 )
 SIZES = (272, 264, 136)
