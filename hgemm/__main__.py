@@ -1,5 +1,9 @@
 """python -m hgemm: the tools there are."""
 
+import sys
+
+from hgemm.program import end_with
+
 TOOLS = {
     "study": "the whole: check, measure, draw; without a GPU what can run there",
     "env": "what this machine can run and, for each thing it cannot, the reason",
@@ -12,10 +16,15 @@ TOOLS = {
 }
 
 
-def main() -> None:
+def main() -> int:
+    if names := sys.argv[1:]:
+        hint = "a tool is a module of its own, as in python -m hgemm.study"
+        print(f"hgemm: no tool {names[0]!r}; {hint}", file=sys.stderr)
+        return 2
     for tool, purpose in TOOLS.items():
         print(f"python -m hgemm.{tool:8} {purpose}")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    end_with(main)

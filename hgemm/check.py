@@ -32,6 +32,7 @@ from hgemm.cuda_kernels.adapter import build
 from hgemm.cuda_kernels.toolchain import BuildError
 from hgemm.data import DATA
 from hgemm.problem import DTYPES
+from hgemm.program import end_with
 from hgemm.reference import error_over_bound
 
 # Rows of a large product that are checked. One in every stretch of as many rows as there are per sample, so that with
@@ -320,4 +321,4 @@ def _short(dtype: torch.dtype) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

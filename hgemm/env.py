@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import re
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ import hgemm
 from hgemm.backends import DEVICE_TYPES, backends
 from hgemm.bench.nvml import Nvml
 from hgemm.cuda_kernels import cache, toolchain
+from hgemm.program import end_with
 
 PACKAGES = ("torch", "triton", "numpy", "ninja", "matplotlib", "rich")
 VARIABLES = (
@@ -207,4 +207,4 @@ def _print(facts: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

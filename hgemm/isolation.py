@@ -6,17 +6,16 @@ limit has hung: the child is killed, and the case is the failure.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import multiprocessing
 import os
-import queue
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -30,6 +29,7 @@ Run = tuple[str | None, torch.dtype]  # a configuration and a dtype
 
 LIMIT_SECONDS = 300.0  # for one case, with the compilation that the first one may need
 _UNKNOWN = "1x1x1:integers"
+_END_SECONDS = 10.0  # for a child to end that has closed its pipe
 
 
 def load(name: str) -> Backend:
@@ -37,7 +37,9 @@ def load(name: str) -> Backend:
     module, colon, function = name.partition(":")
     if not colon:
         return get(name)
-    return register_backend(function, getattr(importlib.import_module(module), function))
+    with contextlib.redirect_stdout(sys.stderr):  # what it prints is no part of an answer in JSON
+        imported = importlib.import_module(module)
+    return register_backend(function, getattr(imported, function))
 
 
 def can_isolate(name: str) -> bool:
@@ -129,17 +131,20 @@ def side_by_side(jobs: Sequence[Callable[..., Iterator[Report]]], workers: int) 
             raise
 
 
-@contextmanager
+@contextlib.contextmanager
 def _child(name: str, runs: Sequence[Run], device: str, options: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     context = multiprocessing.get_context("spawn")
-    messages: Any = context.Queue()
-    child = context.Process(target=_work, args=(messages, list(sys.path), name, runs, device, options), daemon=True)
+    # A queue would write from a thread of its own, and what a crash overtakes there is lost: the case it crashed in.
+    messages, writer = context.Pipe(duplex=False)
+    child = context.Process(target=_work, args=(writer, list(sys.path), name, runs, device, options), daemon=True)
     child.start()
+    writer.close()  # so that the end of the child is the end of the pipe
     try:
         yield child, messages
     finally:
         child.kill()
         child.join()
+        messages.close()
 
 
 def _next(messages: Any, child: Any, limit: float, stop: threading.Event) -> tuple[str, Any]:
@@ -148,11 +153,11 @@ def _next(messages: Any, child: Any, limit: float, stop: threading.Event) -> tup
     while (left := end - time.monotonic()) > 0:
         if stop.is_set():
             raise InterruptedError("stopped by the caller")
-        alive = child.is_alive()
-        try:
-            return messages.get(timeout=min(0.5, left))
-        except queue.Empty:
-            if not alive:
+        if messages.poll(min(0.5, left)):
+            try:
+                return messages.recv()
+            except (EOFError, OSError):  # OSError: in the middle of a message
+                child.join(_END_SECONDS)
                 raise EOFError(f"the process ended with status {child.exitcode}") from None
     raise TimeoutError(f"did not end within {limit:g} s")
 
@@ -162,10 +167,9 @@ def _work(messages: Any, path: list[str], name: str, runs: Sequence[Run], device
     sys.path[:] = path
     try:
         for run in runs:
-            for report in reports(name, [run], device, before=lambda work: messages.put(("case", work)), **options):
-                messages.put(("report", report))
-            messages.put(("done", None))
+            for report in reports(name, [run], device, before=lambda work: messages.send(("case", work)), **options):
+                messages.send(("report", report))
+            messages.send(("done", None))
     except Exception as error:
-        messages.put(("error", f"raised {type(error).__name__}: {error}"))
+        messages.send(("error", f"raised {type(error).__name__}: {error}"))
     messages.close()
-    messages.join_thread()

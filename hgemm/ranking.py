@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hgemm.backends import backends
+from hgemm.program import end_with
 
 SCHEMA = "hgemm-ranking"
 RESULTS = str(Path(__file__).parent / "results" / "h200-study.json")
@@ -87,4 +88,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

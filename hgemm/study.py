@@ -33,6 +33,7 @@ from hgemm.bench.results import ResultsError
 from hgemm.plot import KINDS, NothingToDraw, draw
 from hgemm.plot.source import default_folder, load, newest_packaged
 from hgemm.problem import DTYPES, Problem
+from hgemm.program import end_with
 
 # Ragged in every dimension for every tile there is, and within the rules of every kernel: N and K multiples of 8.
 M, N, K = 200, 264, 136
@@ -225,4 +226,4 @@ def _print_end(study: Study, console: Console) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -32,6 +32,18 @@ def test_a_file_becomes_pictures_in_a_folder(
     assert sorted(capsys.readouterr().out.split()) == [str(out / name) for name in names]
 
 
+def test_a_dollar_sign_in_a_name_is_one(tmp_path: Path) -> None:
+    measured = results(shapes=SQUARES[:1], rounds=3)
+    measured.env.gpu = "GPU $\\frac$"
+    write(measured, tmp_path / "run.json")
+    assert main(["ceiling", "--from", str(tmp_path / "run.json"), "--out", str(tmp_path), "--format", "svg"]) == 0
+
+
+def test_a_folder_that_cannot_be_is_named_with_a_way_out(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--from", str(run_file), "--out", str(run_file)]) == 2
+    assert capsys.readouterr().err == f"hgemm.plot: {run_file}: File exists; name another place with --out\n"
+
+
 def test_kinds_formats_and_json(run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "pictures"
     status = main(["ceiling", "roofline", "--from", str(run_file), "--out", str(out), "--format", "svg", "--json"])

@@ -87,6 +87,23 @@ def test_json_without_a_gpu_holds_the_static_half_and_says_why_no_more(capsys: p
 
 
 @pytest.mark.usefixtures("no_device")
+def test_where_nothing_is_known_no_number_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--backend", "torch", "--mnk", "8x64,64,64")
+    assert status == 0
+    assert out.startswith("8 x 64 x 64 x 64 bf16 nn\n")
+    for board in ("H200 (sm_90a", "RTX 5090 (sm_120f"):
+        assert f"Resources on {board}" in out
+    assert "What the numbers mean" not in out
+
+
+def test_a_product_beyond_every_device_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        run(capsys, "--backend", TRITON, "--mnk", "99999999999,99999999999,99999999999")
+    assert end.value.code == 2
+    assert "no device holds a product of 2e+33 operations" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("no_device")
 def test_the_tables_explain_every_column(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, *QUICK)
     assert status == 0

@@ -74,6 +74,12 @@ def test_tiles_that_hang_over_the_edge() -> None:
     assert found.inside == pytest.approx(130 * 300 / (6 * 128 * 128))
 
 
+def test_a_batch_has_the_tiles_of_all_its_products() -> None:
+    found = resident(code(124, 49_152), Config.parse("128x128x32_s3_w64x32"), Case(Shape(130, 300, 64, batch=8)), H200)
+    assert found.tiles == 8 * 6
+    assert found.inside == pytest.approx(130 * 300 / (6 * 128 * 128))
+
+
 def test_a_persistent_grid_has_one_block_a_multiprocessor() -> None:
     name = "128x256x64_s3_w64x64_persistent"
     found = resident(code(100, 10_000), Config.parse(name), SQUARE, H200)

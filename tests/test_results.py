@@ -85,6 +85,10 @@ def timed(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: d.pop("env"), "env: missing"),
         (lambda d: d["run"].update(host="me"), "run.host: no such field"),
         (lambda d: d["run"].update(utc="yesterday"), "run.utc: expected a time"),
+        (
+            lambda d: d["env"].update(gpu="H200\x1b[31m"),
+            "env.gpu: expected the name of a GPU, without control",
+        ),
         (lambda d: d["env"].update(multiprocessors="many"), "env.multiprocessors: expected an integer, found 'many'"),
         (lambda d: d["env"].update(multiprocessors=True), "env.multiprocessors: expected an integer, found True"),
         (lambda d: d.update(cases={}), "cases: expected a list"),
@@ -133,7 +137,9 @@ def test_a_broken_file_is_refused_with_its_place(
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1, 2]", b"null", b'{"schema": "hgemm-bench"', b"\xff\xfe\x00"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1, 2]", b"null", b'{"schema": "hgemm-bench"', b"\xff\xfe\x00", b"[" * 100_000]
+)
 def test_what_is_no_results_file_at_all_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_bytes(content)

@@ -30,6 +30,7 @@ from hgemm.bench.resume import Previous, nothing_before, resume
 from hgemm.bench.schema import Results
 from hgemm.bench.spreadsheet import csv_text
 from hgemm.bench.tables import TABLE_WIDTH, markdown, print_case, print_roofs
+from hgemm.program import end_with
 
 NO_GPU = (
     "python -m hgemm.bench needs a CUDA GPU, and torch sees none; "
@@ -260,6 +261,6 @@ def _print_next_steps(console: Console, out: Path | None, outcome: Outcome) -> N
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        end_with(main)
     except ResultsError as failure:
         sys.exit(f"hgemm.bench: {failure}")

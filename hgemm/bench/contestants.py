@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import runpy
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +74,8 @@ def load(path: Path) -> list[str]:
     """
     before = set(hgemm.backends().names)
     try:
-        runpy.run_path(str(path))
+        with contextlib.redirect_stdout(sys.stderr):  # what it prints is no part of an answer in JSON
+            runpy.run_path(str(path))
     except OSError as error:
         raise ValueError(f"--contestant {path}: {error.strerror}") from error
     except Exception as error:

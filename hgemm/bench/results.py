@@ -85,9 +85,9 @@ def read(path: Path) -> Results:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ResultsError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        if isinstance(error, ResultsError):
-            raise
+    except ResultsError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise ResultsError(f"{path}: not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ResultsError(f"{path}: not a results file of hgemm.bench (no schema {SCHEMA!r})")
@@ -105,6 +105,8 @@ def _validate(results: Results) -> Results:
     """The rules that types do not express. Raises SchemaError."""
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", results.run.utc):
         raise SchemaError(f"run.utc: expected a time as 2026-01-31T12:00:00Z, found {results.run.utc!r}")
+    if not results.env.gpu.isprintable():  # it stands on terminals and in XML
+        raise SchemaError(f"env.gpu: expected the name of a GPU, without control characters, found {results.env.gpu!r}")
     for index, case in enumerate(results.cases):
         _validate_case(case, f"cases[{index}]")
         for number, row in enumerate(case.rows):

@@ -38,7 +38,18 @@ WHOLE_RUN = ("timeline",)
 
 FORMATS = ("svg", "png", "pdf")
 
-__all__ = ["FORMATS", "KINDS", "OPTIONS", "WHOLE_RUN", "NothingToDraw", "Options", "draw", "save", "timed_dtypes"]
+__all__ = [
+    "FORMATS",
+    "KINDS",
+    "OPTIONS",
+    "WHOLE_RUN",
+    "NothingToDraw",
+    "Options",
+    "draw",
+    "reason_of",
+    "save",
+    "timed_dtypes",
+]
 
 
 def draw(
@@ -71,6 +82,13 @@ def draw(
     if not files:
         raise NothingToDraw("; ".join(dict.fromkeys(reasons)) or "no contestant was timed in any case")
     return files
+
+
+def reason_of(error: Exception) -> str:
+    """The error in words; of a file, its name and what the system says of it."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; name another place with --out"
+    return str(error)
 
 
 def timed_dtypes(results: Results) -> list[str]:

@@ -23,8 +23,21 @@ from hgemm.bench.results import ResultsError
 from hgemm.bench.schema import Results
 from hgemm.bench.suites import Shape
 from hgemm.cuda_kernels.toolchain import BuildError
-from hgemm.plot import FORMATS, KINDS, OPTIONS, NothingToDraw, Options, draw, mechanism, save, terminal, timed_dtypes
+from hgemm.plot import (
+    FORMATS,
+    KINDS,
+    OPTIONS,
+    NothingToDraw,
+    Options,
+    draw,
+    mechanism,
+    reason_of,
+    save,
+    terminal,
+    timed_dtypes,
+)
 from hgemm.plot.source import default_folder, load, newest_packaged
+from hgemm.program import end_with
 
 EPILOG = """Without --from a CUDA GPU is measured (the quick suite of python -m hgemm.bench); on a machine with none the
 newest measurements that come with the package are drawn. Exit status: 0, 2 if a file or an option cannot be used."""
@@ -78,8 +91,10 @@ def main(argv: list[str] | None = None) -> int:
                 return 0
             asked = {name: value for name in _ASKED if (value := getattr(given, name)) is not None}
             files += _draw_all(results, charts, folder, given.format, Options(**asked), console, "all" in given.kinds)
+    except BrokenPipeError:
+        raise
     except (NothingToDraw, ResultsError, BuildError, OSError) as error:
-        print(f"hgemm.plot: {error}", file=sys.stderr)
+        print(f"hgemm.plot: {reason_of(error)}", file=sys.stderr)
         return 2
     if given.json:
         print(json.dumps(answer | {"files": [str(path) for path in files]}))
@@ -182,4 +197,4 @@ def _formats(text: str) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)

@@ -107,6 +107,7 @@ def context() -> contextlib.AbstractContextManager[None]:
             "font.sans-serif": ["DejaVu Sans", "Helvetica", "Arial", "sans-serif"],
             "font.size": 9.0,
             "text.color": INK,
+            "text.parse_math": False,  # a dollar sign in a name is a dollar sign
             "axes.edgecolor": MUTED,
             "axes.labelcolor": INK,
             "axes.linewidth": 0.8,

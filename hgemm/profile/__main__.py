@@ -26,6 +26,7 @@ from hgemm.profile.ncu import NoCounters
 from hgemm.profile.sheets import Profile, Report
 from hgemm.profile.static import Gpu, NoFacts, facts, problem_of
 from hgemm.profile.tables import as_json, case_title, markdown, print_report
+from hgemm.program import end_with
 
 COUNTERS = ("auto", "off", "required")
 FILE_WIDTH = 150
@@ -99,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse.parse_args(argv)
     case = Case(options.mnk, options.dtype, options.layout)
     try:
+        if max(case.compulsory_bytes, case.flops) >= 2**63:
+            raise ValueError(f"--mnk {options.mnk}: no device holds a product of {case.flops:.3g} operations")
         gpus = _gpus(options.arch, options.gpu)
         registered = [name for path in options.contestant for name in load(path)]
         choices = _choices([*options.backend, *registered], case)
@@ -264,7 +267,4 @@ def _shape(text: str) -> Shape:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    end_with(main)

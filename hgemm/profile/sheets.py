@@ -125,7 +125,7 @@ def sheets(report: Report) -> Iterator[Sheet]:
         where = f"on {gpu.title} (sm_{gpu.architecture}, {gpu.multiprocessors} multiprocessors)"
         resources = [[*_who(p), *_resources(f)] for p, f in rows]
         remarks = _grouped([(p.label, p.no_facts[gpu.title]) for p in report.profiles if gpu.title in p.no_facts])
-        yield Sheet(f"Resources {where}", RESOURCES, resources, remarks)
+        yield Sheet(f"Resources {where}", RESOURCES if rows else (), resources, remarks)
         if rows:
             yield Sheet(f"Tiles of C {where}", TILES, [[*_who(p), *_tiles(f)] for p, f in rows])
             loops = [[*_who(p), *_loop(f)] for p, f in rows]

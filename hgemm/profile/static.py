@@ -65,7 +65,7 @@ class Facts:
     warps: int  # of those blocks
     limited_by: str
     occupancy: float  # warps of those that a multiprocessor can hold
-    tiles: int  # of C
+    tiles: int  # of C, of all products of a batch
     at_once: int  # tiles that the GPU works on together
     waves: float | None  # None where no block fits
     last_wave: float | None  # how much of the last wave's places are taken
@@ -121,7 +121,8 @@ def resident(code: Code, config: Config, case: Case, gpu: Gpu) -> Facts:
     limited_by = ", ".join(name for name, count in room.items() if count == blocks)
     warps = blocks * -(-code.threads // THREADS_PER_WARP)
     M, N = case.shape.M, case.shape.N
-    tiles = -(-M // config.tile_m) * -(-N // config.tile_n)
+    tiles_of_one = -(-M // config.tile_m) * -(-N // config.tile_n)
+    tiles = case.shape.batch * tiles_of_one
     at_once = gpu.multiprocessors * (min(blocks, 1) if "persistent" in config.flags else blocks)
     return Facts(
         gpu=gpu,
@@ -135,7 +136,7 @@ def resident(code: Code, config: Config, case: Case, gpu: Gpu) -> Facts:
         at_once=at_once,
         waves=tiles / at_once if at_once else None,
         last_wave=((tiles - 1) % at_once + 1) / at_once if at_once else None,
-        inside=M * N / (tiles * config.tile_m * config.tile_n),
+        inside=M * N / (tiles_of_one * config.tile_m * config.tile_n),
     )
 
 

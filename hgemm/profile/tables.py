@@ -41,11 +41,15 @@ def print_report(console: Console, report: Report) -> None:
             table.add_row(*row)
         if sheet.rows:
             console.print(table)
+        else:
+            console.print(sheet.title, style="bold", markup=False, highlight=False)
         for remark in sheet.remarks:
             console.print(f"  {remark}", markup=False, highlight=False, soft_wrap=True)
         console.print()
-    console.print("What the numbers mean", style="bold")
-    for column in _distinct(shown):
+    columns = _distinct(shown)
+    if columns:
+        console.print("What the numbers mean", style="bold")
+    for column in columns:
         console.print(f"  {column.heading}: {column.meaning}", markup=False, highlight=False, soft_wrap=True)
     if report.note:
         console.print()
@@ -62,7 +66,8 @@ def markdown(report: Report) -> str:
             marks = ["---", "---", *("---" if _is_words(column) else "---:" for column in sheet.columns)]
             lines += [_line(headings), _line(marks), *(_line(row) for row in sheet.rows), ""]
         lines += [*(f"- {remark}" for remark in sheet.remarks), *([""] if sheet.remarks else [])]
-    lines += ["### What the numbers mean", "", *(f"- {c.heading}: {c.meaning}" for c in _distinct(shown))]
+    if columns := _distinct(shown):
+        lines += ["### What the numbers mean", "", *(f"- {c.heading}: {c.meaning}" for c in columns)]
     if report.note:
         lines += ["", f"No counters: {report.note}"]
     return "\n".join(lines) + "\n"
@@ -102,7 +107,8 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def case_title(case: Case) -> str:
-    return f"{case.shape.M} x {case.shape.N} x {case.shape.K} {case.dtype} {case.layout}"
+    batch = f"{case.shape.batch} x " if case.shape.batch > 1 else ""
+    return f"{batch}{case.shape.M} x {case.shape.N} x {case.shape.K} {case.dtype} {case.layout}"
 
 
 def _counted_json(counted: Counted | None) -> dict[str, Any] | None:

@@ -11,8 +11,9 @@ import matplotlib as mpl
 from rich.console import Console
 
 from hgemm.bench.results import ResultsError, packaged
-from hgemm.plot import NothingToDraw
+from hgemm.plot import NothingToDraw, reason_of
 from hgemm.plot.source import default_folder
+from hgemm.program import end_with
 from hgemm.report import MARKER, Source, read, render
 
 EPILOG = """Without --from the measurements that come with the package are shown, newest first; nothing is measured. The
@@ -55,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
             out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page, encoding="utf-8")
     except (NotOurs, NothingToDraw, ResultsError, OSError) as error:
-        print(f"hgemm.report: {error}", file=sys.stderr)
+        print(f"hgemm.report: {reason_of(error)}", file=sys.stderr)
         return 2
     if options.json:
         print(json.dumps({"file": str(out), "bytes": len(page.encode()), "sources": [str(path) for path in paths]}))
@@ -93,4 +94,4 @@ def _sources(named: list[Path] | None) -> tuple[list[Path], list[Source]]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)
