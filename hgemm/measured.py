@@ -26,6 +26,7 @@ class Case:
     N: int
     K: int
     dtype: torch.dtype
+    layout: str
     ranking: tuple[tuple[str, str | None], ...]
     tuned: str | None = None  # the date, of a case that the user tuned
 
@@ -36,21 +37,27 @@ class Case:
 
 def nearest(device: str, problem: Problem, tuned: Iterable[Case] = ()) -> Case | None:
     """The case measured on a device of this name, or ``tuned`` by the user for products of this kind, that is closest
-    to the problem in size, of equals a tuned one; None if none is near."""
+    to the problem in size, of equals a tuned one, then one in which more operands lie as the problem's do; None
+    if none is near."""
     cases = [*tuned, *(case for case in _tables().get(device, ()) if case.dtype == problem.dtype)]
     found = [(case, _distances(case, problem)) for case in cases]
     near = [
-        (sum(distances), case.tuned is None, case.name, case)
+        (sum(distances), case.tuned is None, _other_letters(case, problem), case.name, case)
         for case, distances in found
         if max(distances) <= math.log2(NEAR)
     ]
-    return min(near, key=lambda entry: entry[:3])[3] if near else None
+    return min(near, key=lambda entry: entry[:4])[4] if near else None
 
 
 def _distances(case: Case, problem: Problem) -> tuple[float, float, float]:
     """How many doublings lie between the sizes."""
     M, N, K = (abs(math.log2(getattr(problem, name) / getattr(case, name))) for name in ("M", "N", "K"))
     return M, N, K
+
+
+def _other_letters(case: Case, problem: Problem) -> int:
+    """How many of the two operands are stored the other way."""
+    return sum(one != other for one, other in zip(case.layout, problem.layout, strict=True))
 
 
 @functools.cache
@@ -66,6 +73,7 @@ def _tables() -> dict[str, tuple[Case, ...]]:
                     case["N"],
                     case["K"],
                     _DTYPES[case["dtype"]],
+                    case["layout"],
                     tuple((entry["backend"], entry["config"]) for entry in case["ranking"]),
                 )
                 for case in document["cases"]

@@ -2,7 +2,8 @@
 
 A table is made from one file of results by a rule, and by nothing else:
 
-    python -m hgemm.ranking --json plots/results/h200-study.json > hgemm/tables/h200.json
+    python -m hgemm.ranking --json plots/results/h200-squares.json > hgemm/tables/h200-squares.json
+    python -m hgemm.ranking --json plots/results/h200-llm.json > hgemm/tables/h200-llm.json
 
 The rule. For each case, the contestants are ordered by the median of their times. Left out are backends that do not
 promise one rounding of an fp32 sum (``Properties.exact_integers``: torch and cublas with the flags that torch starts
@@ -23,7 +24,8 @@ from hgemm.backends import backends
 from hgemm.program import end_with
 
 SCHEMA = "hgemm-ranking"
-RESULTS = str(Path(__file__).parent / "results" / "h200-study.json")
+_NAMED = ("M", "N", "K", "dtype", "layout")
+RESULTS = str(Path(__file__).parent / "results" / "h200-squares.json")
 
 
 def from_results(document: dict[str, Any], source: str) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def from_results(document: dict[str, Any], source: str) -> dict[str, Any]:
         "source": source,
         "measured": document["run"]["utc"],
         "cases": [
-            {**{name: case[name] for name in ("M", "N", "K", "dtype")}, "ranking": _ranking(case["rows"], eligible)}
+            {**{name: case[name] for name in _NAMED}, "ranking": _ranking(case["rows"], eligible)}
             for case in document["cases"]
             if case.get("batch", 1) == 1
         ],

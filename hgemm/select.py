@@ -34,8 +34,8 @@ def choose(problem: Problem) -> Choice:
     Tensors on the CPU go to ``torch``: there the kernels are interpreted, which is for study and not for speed. On a
     CUDA device, a product that the user tuned (``hgemm.tuned``) goes to the fastest that takes it. Sizes near a case
     (``measured.NEAR``) go to the configuration that was fastest there among those that take the product. A case is one
-    that the user tuned with the same dtype, layout and batch, or one measured on such a device; those were row-major,
-    and their order is followed for every layout. Everything else goes to the first of ``PREFERENCE`` that takes it,
+    that the user tuned with the same dtype, layout and batch, or one measured on such a device, whose order is
+    followed for every layout. Everything else goes to the first of ``PREFERENCE`` that takes it,
     with its default configuration.
     """
     if problem.device.type == "cpu":

@@ -38,7 +38,7 @@ class Table:
             if (product.batch, product.dtype, product.layout) == (wanted.batch, wanted.dtype, wanted.layout):
                 ranking = tuple((one.backend, one.config) for one in entry.ranking)
                 M, N, K = product.M, product.N, product.K
-                yield measured.Case(M, N, K, problem.dtype, ranking, tuned=entry.date)
+                yield measured.Case(M, N, K, problem.dtype, problem.layout, ranking, tuned=entry.date)
 
 
 def table(device: torch.device) -> Table:

@@ -27,8 +27,8 @@ def test_the_status(main, status: int, capfd: pytest.CaptureFixture[str]) -> Non
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("bench", "--from", "plots/results/h200-study.json", "--json"),
-        ("plot", "--from", "plots/results/h200-study.json", "--text"),
+        ("bench", "--from", "plots/results/h200-squares.json", "--json"),
+        ("plot", "--from", "plots/results/h200-squares.json", "--text"),
         ("env", "--json"),
         ("profile", "--backend", "torch", "--counters", "off", "--json"),
     ],

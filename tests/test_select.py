@@ -86,7 +86,7 @@ def test_on_a_measured_gpu_the_fastest_that_takes_it(
     dtype: torch.dtype, gpu: dict[str, Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(select, "_device_name", lambda device: "NVIDIA H200")
-    document = json.loads((ROOT / "plots" / "results" / "h200-study.json").read_text())
+    document = json.loads((ROOT / "plots" / "results" / "h200-squares.json").read_text())
     name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
     (rows,) = (case["rows"] for case in document["cases"] if case["dtype"] == name and case["M"] == 8192)
     medians = {
@@ -94,7 +94,7 @@ def test_on_a_measured_gpu_the_fastest_that_takes_it(
         for row in rows
         if row["role"] == "contestant" and row["backend"] not in ("torch", "cublas", "cublaslt")
     }
-    for sizes in ((8192, 8192, 8192), (8200, 16384, 5000)):
+    for sizes in ((8192, 8192, 8192), (8200, 9000, 7000)):
         choice = choose(on_gpu(*sizes, dtype))
         assert (choice.backend, choice.config) == min(medians, key=lambda key: medians[key])
         assert "NVIDIA H200 at 8192x8192x8192" in choice.reason
@@ -104,12 +104,18 @@ def test_on_a_measured_gpu_the_fastest_that_takes_it(
     assert choose(on_gpu(8192, 8192, 64, dtype)).reason == "triton takes it", "no measured case is near"
 
 
-def test_the_committed_table_is_what_the_rule_makes(capsys: pytest.CaptureFixture[str]) -> None:
-    source = str(ROOT / "plots" / "results" / "h200-study.json")
+@pytest.mark.parametrize(
+    ("name", "case"), [("h200-squares.json", "8192x8192x8192 fp16"), ("h200-llm.json", "16x28672x4096 fp16")]
+)
+def test_the_committed_table_is_what_the_rule_makes(name: str, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = str(ROOT / "plots" / "results" / name)
     assert ranking.main(["--json", source]) == 0
-    assert capsys.readouterr().out == (ROOT / "hgemm" / "tables" / "h200.json").read_text()
+    assert capsys.readouterr().out == (ROOT / "hgemm" / "tables" / name).read_text()
     assert ranking.main([source]) == 0
-    assert "8192x8192x8192 fp16 on NVIDIA H200" in capsys.readouterr().out
+    assert f"{case} on NVIDIA H200" in capsys.readouterr().out
+
+
+def test_committed_tables_name_what_there_is() -> None:
     for path in (ROOT / "hgemm" / "tables").glob("*.json"):
         for case in json.loads(path.read_text())["cases"]:
             for entry in case["ranking"]:
@@ -118,9 +124,17 @@ def test_the_committed_table_is_what_the_rule_makes(capsys: pytest.CaptureFixtur
                 assert record.properties.exact_integers
 
 
+def test_of_two_cases_of_one_size_that_of_the_same_layout_counts() -> None:
+    x, w = (torch.empty(8192, 8192, dtype=torch.float16, device="meta") for _ in "xw")
+    for problem in (Problem.from_tensors(x, w), Problem.from_tensors(x, w.t())):
+        case = measured.nearest("NVIDIA H200", problem)
+        assert case is not None
+        assert (case.name, case.layout) == ("8192x8192x8192", problem.layout)
+
+
 def test_results_that_make_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ranking.main([str(tmp_path / "none.json")]) == 2
-    document = json.loads((ROOT / "plots" / "results" / "h200-study.json").read_text())
+    document = json.loads((ROOT / "plots" / "results" / "h200-squares.json").read_text())
     document["run"]["complete"] = False
     (tmp_path / "part.json").write_text(json.dumps(document))
     assert ranking.main([str(tmp_path / "part.json")]) == 2
@@ -130,8 +144,8 @@ def test_results_that_make_no_table(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_the_nearest_case_is_the_one_with_the_fewest_doublings() -> None:
-    case = measured.nearest("NVIDIA H200", on_gpu(3000, 3000, 3000))
+    case = measured.nearest("NVIDIA H200", on_gpu(3600, 3600, 3600))  # 3 x log2(4096 / 3600) < 3 x log2(3600 / 3072)
     assert case is not None
-    assert case.name == "4000x4104x4072"
-    assert measured.nearest("NVIDIA H200", on_gpu(1000, 3000, 3000)) is None
+    assert case.name == "4096x4096x4096"
+    assert measured.nearest("NVIDIA H200", on_gpu(40, 200, 9000)) is None
     assert measured.nearest("NVIDIA H100", on_gpu(8192, 8192, 8192)) is None
