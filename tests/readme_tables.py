@@ -120,25 +120,6 @@ def projections(results: Results) -> str:
     return "\n".join(lines)
 
 
-def host(results: Results) -> str:
-    """Host time a call, with ``out`` and without, and over torch.matmul's."""
-    (case,) = (case for case in results.cases if case.dtype == TABLE_CASE[1])
-    lines = ["| backend | out given, µs | of torch | out made, µs | of torch |", "| --- | --: | --: | --: | --: |"]
-
-    def microseconds(name: str, allocates: bool) -> float:
-        row = find_row(case, name, allocates=allocates)
-        assert row is not None and row.timing is not None
-        return statistics.median(row.timing.samples_us)
-
-    for name in dict.fromkeys(row.backend for row in timed_rows(case)):
-        cells = []
-        for allocates in (False, True):
-            time = microseconds(name, allocates)
-            cells += [f"{time:.1f}", f"{time / microseconds('torch', allocates):.2f}"]
-        lines.append(f"| `{name}` | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 def checked() -> str:
     """What hgemm.check reported."""
     report = json.loads((RESULTS / "h200-check.json").read_text())
@@ -157,7 +138,6 @@ def tables() -> dict[str, str]:
         "questions": questions(squares),
         "projections": projections(read(RESULTS / "h200-llm.json")),
         "batched": projections(read(RESULTS / "h200-batched.json")),
-        "host": host(read(RESULTS / "h200-e2e.json")),
         "check": checked(),
     }
 
