@@ -3,7 +3,6 @@ its backend stands for, and the environment is left as it was."""
 
 import os
 import re
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -350,19 +349,6 @@ def test_other_errors_of_a_launch_are_not_rewritten(monkeypatch: pytest.MonkeyPa
         adapter.backends()[1].run(on_gpu, on_gpu, on_gpu, CONFIG)
 
 
-def test_the_environment_of_compilers_nests_and_survives_threads() -> None:
-    seen: list[str | None] = []
-    with launcher.compiler_environment({KNOB: "1", "HGEMM_TEST": "x"}):
-        with launcher.compiler_environment({KNOB: "2"}):
-            thread = threading.Thread(target=lambda: seen.append(os.environ.get(KNOB)))
-            thread.start()
-            thread.join(60)
-        assert (os.environ[KNOB], os.environ["HGEMM_TEST"]) == ("1", "x")
-    assert seen == ["2"]
-    assert KNOB not in os.environ
-    assert "HGEMM_TEST" not in os.environ
-
-
 def test_hooks_of_launches_are_called_once_there_are_some() -> None:
     told: list[tuple[str, str]] = []
     runtime = triton.knobs.runtime
@@ -404,8 +390,3 @@ def test_a_triton_without_the_parts_that_are_used_is_launched_as_anyone_would(
     numbers = [value for value in first.arguments if isinstance(value, int)]
     assert list(second.arguments[3 : 3 + len(numbers)]) == numbers
     assert (first.grid, first.stream) == (second.grid, second.stream)
-
-
-def test_wide_numbers() -> None:
-    assert launcher.wide((1, 2**31 - 1)) == ()
-    assert launcher.wide((1, 2**31)) == (False, True)
