@@ -146,7 +146,9 @@ def test_a_pass_through_a_cuda_kernel_is_one_step_of_k(family: str, arch: str) -
             assert loop is not None, name
             assert loop.counts["HMMA"] == steps * (config.warp_m // 16) * (config.warp_n // 8), name
             assert loop.counts["LDSM"] == fragments, name
-            assert loop.counts["BAR"] == 1, name
+            assert loop.counts.get("BAR", 0) == (0 if "rotate" in config.flags else 1), (
+                name
+            )  # stages freed by mbarriers
             assert "LDL" not in loop.counts and "STL" not in loop.counts, name
             if family == "tma":
                 boxes = 1 + config.tile_n // 64  # of row-major A one, of B one for each 64 columns

@@ -191,7 +191,7 @@ def test_a_file_of_version_1_is_read_with_defaults_and_written_as_version_2(tmp_
 
 
 def test_the_committed_files_are_read() -> None:
-    paths = list(PACKAGED.glob("*.json"))
+    paths = [path for path in PACKAGED.glob("*.json") if not path.stem.endswith("-check")]  # reports of hgemm.check
     assert paths
     for path in paths:
         assert read(path).cases

@@ -73,7 +73,7 @@ def test_the_ladder_lists_them_with_their_configurations() -> None:
     # With mma.sync one more stage, for as many buffers; see test_triton_ahead_of_time.py.
     twins_of_cuda_tma = {"128x128x64_s4_w64x32", "128x128x32_s4_w64x32", "128x256x64_s3_w64x64"}
     assert twins_of_cuda_tma <= set(records()["triton_mma_sync"].configs)
-    assert set(records()["triton_gluon"].configs) == {kernel.name for kernel in CUDA_FAMILIES["tma"].configs}
+    assert set(records()["triton_gluon"].configs) <= {kernel.name for kernel in CUDA_FAMILIES["tma"].configs}
     for record in records().values():
         assert all(Config.parse(name).name == name for name in record.configs)
         assert record.properties.deterministic

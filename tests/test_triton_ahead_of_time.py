@@ -12,7 +12,7 @@ import torch
 from hgemm.config import warp_tile
 from hgemm.devices import LIMITS
 from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead, disassemble
-from hgemm.triton_kernels.configs import FAMILIES, MMA_SYNC, POINTER, SKINNY, TMA, Family
+from hgemm.triton_kernels.configs import FAMILIES, GLUON, MMA_SYNC, POINTER, SKINNY, TMA, Family
 
 BF16, FP16 = torch.bfloat16, torch.float16
 MMA_TYPE = {BF16: "bf16", FP16: "f16"}
@@ -44,7 +44,7 @@ def limit(target: int) -> int:
 
 def by_wgmma(family: Family, config: str, target: int) -> bool:
     """wgmma multiplies 64 rows at least."""
-    return target == 90 and family is not MMA_SYNC and family.find(config).config.tile_m >= 64
+    return target == 90 and family not in (MMA_SYNC, GLUON) and family.find(config).config.tile_m >= 64
 
 
 def named(value: object) -> str:

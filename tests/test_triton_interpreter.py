@@ -27,6 +27,7 @@ if triton.__version__.startswith("3.6.") and tuple(map(int, numpy.__version__.sp
 DTYPES = (torch.float16, torch.bfloat16)
 ROOT = Path(__file__).resolve().parents[1]
 SMALL = {POINTER: "128x128x32_s2_w64x32", TMA: "64x64x64_s4_w32x32", MMA_SYNC: "128x128x32_s4_w64x32"}
+INTERPRETED = [family for family in FAMILIES if family.interpreted]
 # triton_mma_sync is the Python of triton, so that here only what is its own is tried: launches and configurations.
 KERNELS = (POINTER, TMA)
 
@@ -64,7 +65,7 @@ def test_products_are_right_and_stay_inside_out(
 
 @pytest.mark.parametrize(
     ("backend", "config"),
-    [(family.name, entry.config.name) for family in FAMILIES for entry in family.configs] + [("triton", None)],
+    [(family.name, entry.config.name) for family in INTERPRETED for entry in family.configs] + [("triton", None)],
 )
 def test_every_configuration_computes_a_ragged_product(backend: str, config: str | None) -> None:
     rows = 35 if tile_of(config).tile_m < 64 else 131
@@ -135,7 +136,7 @@ def test_parameters_multiply_where_no_gradient_is_asked_for() -> None:
     assert torch.equal(out, expected)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("family", INTERPRETED, ids=lambda family: family.name)
 def test_interpreted_and_compiled_kernels_share_a_process(family: Family) -> None:
     dot = tl.dot
     environment = os.environ.get("TRITON_INTERPRET")
