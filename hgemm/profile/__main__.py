@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import sys
@@ -26,7 +25,7 @@ from hgemm.profile.ncu import NoCounters
 from hgemm.profile.sheets import Profile, Report
 from hgemm.profile.static import Gpu, NoFacts, facts, problem_of
 from hgemm.profile.tables import as_json, case_title, markdown, print_report
-from hgemm.program import end_with
+from hgemm.program import Parser, end_with, reading
 
 COUNTERS = ("auto", "off", "required")
 FILE_WIDTH = 150
@@ -41,8 +40,8 @@ triton*."""
 Progress = Callable[[str], None]
 
 
-def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser("python -m hgemm.profile", description=__doc__, epilog=EPILOG)
+def parser() -> Parser:
+    parse = Parser("python -m hgemm.profile", description=__doc__, epilog=EPILOG)
     parse.add_argument(
         "--backend",
         nargs="+",
@@ -60,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parse.add_argument(
         "--mnk",
-        type=_shape,
+        type=reading(Shape.parse),
         default=Shape(4096, 4096, 4096),
         metavar="M,N,K",
         help="the product (default: 4096,4096,4096)",
@@ -257,13 +256,6 @@ def _progress() -> Iterator[Progress]:
         return
     with console.status("") as shown:
         yield shown.update
-
-
-def _shape(text: str) -> Shape:
-    try:
-        return Shape.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.console import Console
 from hgemm.bench.results import ResultsError, packaged
 from hgemm.plot import NothingToDraw, reason_of
 from hgemm.plot.source import default_folder
-from hgemm.program import end_with
+from hgemm.program import Parser, end_with
 from hgemm.report import MARKER, Source, read, render
 
 EPILOG = """Without --from the measurements that come with the package are shown, newest first; nothing is measured. The
@@ -25,8 +24,8 @@ class NotOurs(ValueError):
     """There is a file where the page would go, and this tool did not write it."""
 
 
-def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser("python -m hgemm.report", description=__doc__, epilog=EPILOG)
+def parser() -> Parser:
+    parse = Parser("python -m hgemm.report", description=__doc__, epilog=EPILOG)
     parse.add_argument(
         "--from",
         dest="sources",
