@@ -140,6 +140,14 @@ def test_a_bad_option_is_status_2_before_anything_runs(
         (["--budget", "-1"], "a budget must be positive, found -1 minutes"),
         (["--limit", "0"], "a limit must be positive, found 0 s"),
         (["--seed", str(2**63)], "--seed must be below 2^63 on either side of 0, found 9223372036854775808"),
+        (
+            ["--mnk", "4000000,4000000,4000000"],
+            "no device holds a product of 1.28e+20 operations",
+        ),
+        (
+            ["--mnk", "1" + "0" * 400 + ",8,8"],
+            f"BxM,N,K, as in 8x1024,1024,512; found '1{'0' * 78} (",
+        ),
         (["--mnk", "-1,2,3"], "three positive integers M,N,K"),
     ],
 )

@@ -99,8 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse.parse_args(argv)
     case = Case(options.mnk, options.dtype, options.layout)
     try:
-        if max(case.compulsory_bytes, case.flops) >= 2**63:
-            raise ValueError(f"--mnk {options.mnk}: no device holds a product of {case.flops:.3g} operations")
+        case.check_size()
         gpus = _gpus(options.arch, options.gpu)
         registered = [name for path in options.contestant for name in load(path)]
         choices = _choices([*options.backend, *registered], case)
