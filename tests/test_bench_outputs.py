@@ -192,6 +192,7 @@ def test_a_stored_file_is_shown_without_a_gpu(capsys: pytest.CaptureFixture[str]
             "--share writes one file of the package's own kernels; leave out --cont",
         ),
         (["--share", "--json"], "leave out --json"),
+        (["--out", "-"], "--out names a results file; --json prints the results"),
         (["--limit", "0"], "a limit must be positive, found 0 s"),
         (["--limit", "inf"], "--limit must be a finite number, found inf"),
         (["--burst-ms", "nan"], "--burst-ms must be a finite number, found nan"),

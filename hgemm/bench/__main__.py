@@ -192,6 +192,8 @@ def _check_paths(options: argparse.Namespace) -> None:
         raise ValueError(
             f"{' and '.join(chosen)} exclude each other: --resume goes on in its file, --from stores nothing"
         )
+    if options.out == Path(STDOUT):
+        raise ValueError("--out names a results file; --json prints the results")
     printed = [name for name in ("json", "csv", "markdown") if getattr(options, name) in (True, STDOUT)]
     if len(printed) > 1:
         raise ValueError(f"only one of --{', --'.join(printed)} can be printed; name a file for the others")

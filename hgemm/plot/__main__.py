@@ -119,6 +119,8 @@ def _kinds(parse: Parser, given: argparse.Namespace) -> list[str]:
         kinds = [*KINDS, *(kind for kind in kinds if kind in mechanism.KINDS)]
     if given.text and kinds != ["roofline"]:
         parse.error(f"--text shows the roofline and nothing else; found {' '.join(given.kinds)}")
+    if given.text and given.out:
+        parse.error(f"--text draws no picture; leave out --out {given.out}")
     if given.source and not set(kinds) & set(KINDS):
         parse.error(f"--from is for charts of measurements; found {' '.join(kinds)}, which need no results file")
     for name in dict.fromkeys((*_ASKED, *mechanism.OPTIONS)):
