@@ -13,12 +13,13 @@ import torch
 from rich.console import Console
 
 import hgemm
-from hgemm.bench.contestants import DEFAULT_CONFIG, Choice, check_patterns, choose, load
+from hgemm.bench.contestants import Choice, check_patterns, choose, load
 from hgemm.bench.suites import DTYPES, LAYOUTS, Case, Shape
 from hgemm.cuda_kernels import architectures
-from hgemm.devices import DEVICES, find
+from hgemm.devices import DEVICES, Device, find
 from hgemm.profile import ncu
 from hgemm.profile.counters import read
+from hgemm.profile.defaults import without_default
 from hgemm.profile.launch import Launch
 from hgemm.profile.metrics import metric_names
 from hgemm.profile.ncu import NoCounters
@@ -78,8 +79,9 @@ def parser() -> Parser:
         action="append",
         default=[],
         metavar="NAME",
-        help="the board that tiles are dealt to, one for each architecture, as in 'RTX 5060' (default: the device "
-        "present, else the first of its kind in the table of devices)",
+        help="the board that tiles are dealt to, one for each architecture, as in 'RTX 5060'; without a device also "
+        "the one that NAME:default chooses for (default: the device present, else the first of its kind in the table of "
+        "devices)",
     )
     parse.add_argument(
         "--counters",
@@ -100,9 +102,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     case = Case(options.mnk, options.dtype, options.layout)
     try:
         case.check_size()
-        gpus = _gpus(options.arch, options.gpu)
+        boards = [_board(title) for title in options.gpu]
+        gpus = _gpus(options.arch, boards)
         registered = [name for path in options.contestant for name in load(path)]
-        choices = _choices([*options.backend, *registered], case)
+        choices = _choices([*options.backend, *registered], case, boards)
     except ValueError as error:
         parse.error(str(error))
     console = Console(highlight=False)
@@ -188,18 +191,17 @@ def _device() -> int:
     return torch.cuda.current_device()
 
 
-def _choices(patterns: Sequence[str], case: Case) -> list[Choice]:
-    """The contestants that the patterns name. Raises ValueError for a pattern that none matches, and for NAME:default
-    where no device is there to choose for."""
+def _choices(patterns: Sequence[str], case: Case, boards: Sequence[Device]) -> list[Choice]:
+    """The contestants that the patterns name. NAME:default is what the backend chooses on the device present, else on
+    ``boards``. Raises ValueError for a pattern that none matches, and for NAME:default where there is neither."""
     check_patterns(patterns, hgemm.backends())
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    for pattern in patterns:
-        if device.type == "cpu" and pattern.partition(":")[2] == DEFAULT_CONFIG:
-            raise ValueError(f"{pattern}: without a CUDA device there is no default to choose; name a configuration")
+    if device.type == "cpu":
+        patterns = without_default(patterns, hgemm.backends(), case, boards)
     return choose(patterns, hgemm.backends(), problem_of(case, device))
 
 
-def _gpus(names: str | None, titles: Sequence[str]) -> list[Gpu]:
+def _gpus(names: str | None, boards: Sequence[Device]) -> list[Gpu]:
     """One GPU for each architecture. Raises ValueError for words that name none."""
     present = _present()
     if names is None:
@@ -207,8 +209,8 @@ def _gpus(names: str | None, titles: Sequence[str]) -> list[Gpu]:
     else:
         wanted = dict.fromkeys(names.split(","))
     chosen = {gpu.architecture: gpu for gpu in present}
-    for title in titles:
-        gpu = _board(title)
+    for board in boards:
+        gpu = Gpu(board.title, architectures.of_capability(board.compute_capability), board.multiprocessors)
         chosen[gpu.architecture] = gpu
         if gpu.architecture not in wanted:
             wanted[gpu.architecture] = None
@@ -226,10 +228,10 @@ def _present() -> list[Gpu]:
     return [Gpu(title, name, properties.multi_processor_count)]
 
 
-def _board(title: str) -> Gpu:
+def _board(title: str) -> Device:
     for device in DEVICES:
         if title.casefold() in (device.title.casefold(), *(name.casefold() for name in device.names)):
-            return Gpu(device.title, architectures.of_capability(device.compute_capability), device.multiprocessors)
+            return device
     titles = ", ".join(device.title for device in DEVICES)
     raise ValueError(f"--gpu {title!r} is not in the table of devices; there are {titles}")
 
