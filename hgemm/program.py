@@ -6,7 +6,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 INTERRUPTED = 130
@@ -35,6 +35,19 @@ def reading(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return read
+
+
+def names(known: Collection[str], what: str) -> Callable[[str], tuple[str, ...]]:
+    """The type of an option whose value is some of the ``known`` names, separated by commas."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        found = tuple(dict.fromkeys(text.split(",")))
+        for name in found:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"a {what} is one of {', '.join(known)}, found {name!r}")
+        return found
+
+    return parse
 
 
 def printable(text: str) -> str:

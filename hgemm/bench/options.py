@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from hgemm.bench.plan import MODES, DutyCycle, Plan
 from hgemm.bench.shapes_file import ListedShape, read_shapes
 from hgemm.bench.suites import DEFAULT_LAYOUT, DISTRIBUTIONS, DTYPES, LAYOUTS, SUITES, Case, Shape, cases
 from hgemm.isolation import LIMIT_SECONDS
-from hgemm.program import Parser, reading
+from hgemm.program import Parser, names, reading
 
 DESCRIPTION = """Measures backends against each other and against the device's own limits.
 
@@ -72,10 +72,10 @@ def add_shapes(group: Any, default: str = "") -> None:
         metavar="FILE.csv",
         help="shapes from a file, likewise: columns M,N,K and where wanted batch,dtype,layout,label",
     )
-    group.add_argument("--dtypes", type=_names(DTYPES, "dtype"), metavar="bf16,fp16", help="(default: bf16)")
+    group.add_argument("--dtypes", type=names(DTYPES, "dtype"), metavar="bf16,fp16", help="(default: bf16)")
     group.add_argument(
         "--layouts",
-        type=_names(LAYOUTS, "layout"),
+        type=names(LAYOUTS, "layout"),
         metavar="nn,nt",
         help="of a and b: n row-major, t column-major (default: nn; nt for the suite llm)",
     )
@@ -234,16 +234,3 @@ def cases_of(options: argparse.Namespace) -> tuple[Case, ...]:
         found += cases((listed.shape,), dtypes, layouts=(listed.layout,) if listed.layout else layouts, **filled)
     order = list(dict.fromkeys(case.dtype for case in found))
     return tuple(sorted(dict.fromkeys(found), key=lambda case: order.index(case.dtype)))
-
-
-def _names(known: Iterable[str], what: str) -> Callable[[str], tuple[str, ...]]:
-    """Reads names that are separated by commas."""
-
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(dict.fromkeys(text.split(",")))
-        for name in names:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"a {what} is one of {', '.join(known)}, found {name!r}")
-        return names
-
-    return parse

@@ -37,7 +37,7 @@ from hgemm.plot import (
     timed_dtypes,
 )
 from hgemm.plot.source import default_folder, load, newest_packaged
-from hgemm.program import Parser, end_with, reading
+from hgemm.program import Parser, end_with, names, reading
 
 EPILOG = """Without --from a CUDA GPU is measured (the quick suite of python -m hgemm.bench); on a machine with none the
 newest measurements that come with the package are drawn. Exit status: 0, 2 if a file or an option cannot be used."""
@@ -50,7 +50,11 @@ def parser() -> Parser:
     parse.add_argument("--from", dest="source", type=Path, metavar="FILE", help="results file of hgemm.bench")
     parse.add_argument("--out", type=Path, metavar="DIR", help="folder for the pictures (default: plots/)")
     parse.add_argument(
-        "--format", type=_formats, default=("svg", "png"), metavar="svg,png", help="among svg, png and pdf"
+        "--format",
+        type=names(FORMATS, "format"),
+        default=("svg", "png"),
+        metavar="svg,png",
+        help="among svg, png and pdf",
     )
     parse.add_argument(
         "--mnk",
@@ -185,14 +189,6 @@ def _default_source(folder: Path, console: Console) -> Path:
 def _shape(text: str) -> tuple[int, int, int]:
     shape = Shape.parse(text)
     return shape.M, shape.N, shape.K
-
-
-def _formats(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in FORMATS:
-            raise argparse.ArgumentTypeError(f"a format is one of {', '.join(FORMATS)}, found {name!r}")
-    return names
 
 
 if __name__ == "__main__":

@@ -80,8 +80,8 @@ def parser() -> Parser:
         default=[],
         metavar="NAME",
         help="the board that tiles are dealt to, one for each architecture, as in 'RTX 5060'; without a device also "
-        "the one that NAME:default chooses for (default: the device present, else the first of its kind in the table of "
-        "devices)",
+        "the one that NAME:default chooses for (default: the device present, else the first of its kind in the table "
+        "of devices)",
     )
     parse.add_argument(
         "--counters",
