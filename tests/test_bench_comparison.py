@@ -87,9 +87,7 @@ def test_the_mean_of_a_contestant_is_geometric() -> None:
 
 
 def test_a_run_compared_with_itself_is_one_remark() -> None:
-    assert compare(whole(), whole()).notes == [
-        "A and B are the same run: whatever differs from 1.000 is its own scatter"
-    ]
+    assert compare(whole(), whole()).notes == ["A and B are the same run: what is ambiguous is so by its own scatter"]
     other = whole()
     other.run.utc = "2026-02-01T12:00:00Z"
     assert compare(whole(), other).notes == []

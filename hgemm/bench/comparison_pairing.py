@@ -47,7 +47,7 @@ def compare(a: Results, b: Results, *, margin: float = 0.01, control: bool = Tru
     refuse_unlike(a, b)
     comparison = Comparison(margin, control, mode_of(a), differences=differences(a, b))
     if a == b:
-        comparison.notes.append("A and B are the same run: whatever differs from 1.000 is its own scatter")
+        comparison.notes.append("A and B are the same run: what is ambiguous is so by its own scatter")
     for name, results in (("A", a), ("B", b)):
         if not results.run.complete:
             comparison.notes.append(f"{name} is not complete: its run ended early")
