@@ -194,7 +194,8 @@ def register_backend(
     first one the default. Registering a name again replaces the earlier function.
 
     Returns the record. Raises ValueError if the name is "auto" or a built-in backend's, or a configuration is named
-    twice, TypeError if an argument is of the wrong type. A call raises ValueError if ``fn`` resizes ``out``.
+    twice or with control characters, TypeError if an argument is of the wrong type. A call raises ValueError if ``fn``
+    resizes ``out``.
     """
     if not isinstance(name, str):
         raise TypeError(f"a backend's name must be a string, found {name!r}")
@@ -211,6 +212,8 @@ def register_backend(
     for config in names:
         if not isinstance(config, str) or not config:
             raise TypeError(f"configs must be names, found {config!r} among them")
+        if not config.isprintable():
+            raise ValueError(f"configs must be names without control characters, found {config!r} among them")
         if names.count(config) > 1:
             raise ValueError(f"configs must differ, found {config!r} {names.count(config)} times")
     if properties is not None and not isinstance(properties, Properties):

@@ -32,7 +32,7 @@ from hgemm.cuda_kernels.adapter import build
 from hgemm.cuda_kernels.toolchain import BuildError
 from hgemm.data import DATA
 from hgemm.problem import DTYPES
-from hgemm.program import end_with
+from hgemm.program import Parser, end_with
 from hgemm.reference import error_over_bound
 
 # Rows of a large product that are checked. One in every stretch of as many rows as there are per sample, so that with
@@ -186,8 +186,8 @@ def _smallest_first(report: Report) -> list[Failure]:
     return sorted(report.failures, key=lambda failure: failure.case.work)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="python -m hgemm.check",
         description="Checks backends against exact integers and fp64 bounds, over ragged shapes, inside arenas of NaN.",
         epilog="Exit status: 0 all is well, 1 a failure, 2 something asked for cannot be checked here.",

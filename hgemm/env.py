@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import getpass
 import importlib.metadata
 import json
@@ -24,7 +23,7 @@ import hgemm
 from hgemm.backends import DEVICE_TYPES, backends
 from hgemm.bench.nvml import Nvml
 from hgemm.cuda_kernels import cache, toolchain
-from hgemm.program import end_with
+from hgemm.program import Parser, end_with
 
 PACKAGES = ("torch", "triton", "numpy", "ninja", "matplotlib", "rich")
 VARIABLES = (
@@ -89,7 +88,7 @@ def report(facts: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m hgemm.env", description="What this machine can run, and why not.")
+    parser = Parser(prog="python -m hgemm.env", description="What this machine can run, and why not.")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print one JSON object")
     form.add_argument("--report", action="store_true", help="print Markdown for a bug report, nothing personal in it")

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from hgemm.backends import Backend, get, is_built_in, register_backend
+from hgemm.backends import Backend, did_you_mean, get, is_built_in, register_backend
 from hgemm.cases import Case
 from hgemm.conformance import Failure, Report, check_backend
 from hgemm.search import search
@@ -33,12 +33,26 @@ _END_SECONDS = 10.0  # for a child to end that has closed its pipe
 
 
 def load(name: str) -> Backend:
-    """The backend called ``name``; a ``module:function`` is imported and registered under the function's name."""
+    """The backend called ``name``; a ``module:function`` is imported and registered under the function's name.
+
+    Raises ValueError if either is missing, and whatever importing and registering raise.
+    """
     module, colon, function = name.partition(":")
     if not colon:
         return get(name)
-    with contextlib.redirect_stdout(sys.stderr):  # what it prints is no part of an answer in JSON
-        imported = importlib.import_module(module)
+    if not module or not function:
+        raise ValueError(f"a backend of your own is module:function, as in my_kernel:matmul, found {name!r}")
+    try:
+        with contextlib.redirect_stdout(sys.stderr):  # what it prints is no part of an answer in JSON
+            imported = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # one that the module itself imports
+        raise ValueError(
+            f"no module {error.name!r} for {name!r}; it must lie in the current folder or on PYTHONPATH"
+        ) from None
+    if not hasattr(imported, function):
+        raise ValueError(f"module {module!r} has no function {function!r}{did_you_mean(function, vars(imported))}")
     return register_backend(function, getattr(imported, function))
 
 

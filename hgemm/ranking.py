@@ -12,7 +12,6 @@ with), and cublaslt where it was tuned, because ``matmul`` never tunes.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hgemm.backends import backends
-from hgemm.program import end_with
+from hgemm.program import Parser, end_with
 
 SCHEMA = "hgemm-ranking"
 _NAMED = ("M", "N", "K", "dtype", "layout")
@@ -65,7 +64,7 @@ def _ranking(rows: list[dict[str, Any]], eligible: set[str]) -> list[dict[str, A
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, or 2 if no table can be made."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m hgemm.ranking", description="Orders what was measured, for backend='auto' to follow."
     )
     parser.add_argument(

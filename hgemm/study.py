@@ -7,7 +7,6 @@ measurements that come with the package.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -33,7 +32,7 @@ from hgemm.bench.results import ResultsError
 from hgemm.plot import KINDS, NothingToDraw, draw
 from hgemm.plot.source import default_folder, load, newest_packaged
 from hgemm.problem import DTYPES, Problem
-from hgemm.program import end_with
+from hgemm.program import Parser, end_with
 
 # Ragged in every dimension for every tile there is, and within the rules of every kernel: N and K multiples of 8.
 M, N, K = 200, 264, 136
@@ -66,7 +65,7 @@ class Study:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m hgemm.study",
         description=__doc__,
         epilog="Exit status: 0 all is well, 1 a wrong product or a failed check, 2 --out is no good, 130 interrupted.",

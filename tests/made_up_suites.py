@@ -21,6 +21,8 @@ FULL = (
     ("triton_gluon", "128x256x64_s3_w64x64", 1.09, 168, 147480),
 )
 
+# Llama 3 8B: hidden 4096, intermediate 14336, 32 heads of 128 and 8 for k and v: 32 + 2 x 8 heads, 6144 columns.
+# 70B: hidden 8192, intermediate 28672, 64 heads of 128 and 8 for k and v: 80 heads, 10240 columns.
 PROJECTIONS = {
     "8B qkv": (6144, 4096),
     "8B o": (4096, 4096),

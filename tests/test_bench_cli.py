@@ -132,6 +132,36 @@ def test_a_bad_option_is_status_2_before_anything_runs(
     assert (tmp_path / "there.json").read_text() == "mine"
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--burst-ms", "nan"], "--burst-ms must be a finite number, found nan"),
+        (["--rounds", "0"], "rounds must be at least 1, found 0"),
+        (["--budget", "-1"], "a budget must be positive, found -1 minutes"),
+        (["--limit", "0"], "a limit must be positive, found 0 s"),
+        (["--seed", str(2**63)], "--seed must be below 2^63 on either side of 0, found 9223372036854775808"),
+        (
+            ["--mnk", "4000000,4000000,4000000"],
+            "no device holds a product of 1.28e+20 operations",
+        ),
+        (
+            ["--mnk", "1" + "0" * 400 + ",8,8"],
+            f"BxM,N,K, as in 8x1024,1024,512; found '1{'0' * 78} (",
+        ),
+        (["--mnk", "-1,2,3"], "three positive integers M,N,K"),
+    ],
+)
+def test_a_bad_value_is_named_also_where_there_is_no_gpu(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit) as stop:
+        main(options)
+    assert stop.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main(["--help"])

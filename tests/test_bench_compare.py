@@ -221,6 +221,13 @@ def test_json_says_null_where_there_is_no_interval(
     assert change["ratio"]["value"] == pytest.approx(1.0)
 
 
+def test_two_cases_give_the_control_no_interval(
+    files: Callable[[Results, Results], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main([*files(whole(), changed()), "--markdown"]) == 0
+    assert "- control: 1.000 (no interval), and every time is divided by it" in capsys.readouterr().out
+
+
 def test_markdown_is_a_table(
     files: Callable[[Results, Results], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,7 @@
 """What two results files say about each other: verdicts by hand-made times, what is paired with what, the control."""
 
 import copy
+import math
 
 import numpy as np
 import pytest
@@ -75,8 +76,21 @@ def test_the_mean_of_a_contestant_is_geometric() -> None:
     [mean] = compare(a, b).means
     assert (mean.cases, mean.verdict) == (2, "ambiguous")
     assert mean.ratio.value == pytest.approx(1.0)
+    assert (mean.ratio.low, mean.ratio.high) == (0.0, math.inf)  # two cases bound nothing
+    a = results_of(100 * np.tile(SCATTER, (3, 1)), np.full((3, ROUNDS), 170.0))
+    b = results_of(100 * np.array([[1.1], [1.1], [1.11]]) * SCATTER, np.full((3, ROUNDS), 170.0))
+    [mean] = compare(a, b).means
+    assert (mean.cases, mean.verdict) == (3, "slower")
+    assert 1.08 < mean.ratio.low < 1.1 < mean.ratio.high < 1.13
     [mean] = compare(one_case(), one_case(1.05)).means
     assert mean.ratio == compare(one_case(), one_case(1.05)).changes[0].ratio
+
+
+def test_a_run_compared_with_itself_is_one_remark() -> None:
+    assert compare(whole(), whole()).notes == ["A and B are the same run: what is ambiguous is so by its own scatter"]
+    other = whole()
+    other.run.utc = "2026-02-01T12:00:00Z"
+    assert compare(whole(), other).notes == []
 
 
 # What is paired with what

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import statistics
 import sys
 import types
 from pathlib import Path
@@ -10,15 +11,16 @@ from pathlib import Path
 import pytest
 from bench_machine import FakeMachine
 from made_up_results import results
+from rich.console import Console
 
 from hgemm.bench.__main__ import main
 from hgemm.bench.metrics import find_row, relative, speed
 from hgemm.bench.options import SHARE
 from hgemm.bench.results import LARGEST_FILE, read, write
-from hgemm.bench.schema import Row
+from hgemm.bench.schema import Results, Row
 from hgemm.bench.spreadsheet import COLUMNS, csv_text
 from hgemm.bench.suites import SUITES, Shape
-from hgemm.bench.tables import markdown, title
+from hgemm.bench.tables import markdown, print_case, title
 
 QUICK = ["--mnk", "64,32,48", "--rounds", "2", "--burst-ms", "0.5", "--idle-ms", "0", "--backends", "torch"]
 
@@ -117,6 +119,42 @@ def test_a_title_leaves_out_what_is_usual() -> None:
     assert title(case) == "4 x 8 x 16 x 24  bf16 nt (zeros)  attention"
 
 
+DEVICE = ("error / bound", "MHz", "p5 - p95", "% of mma.sync", "remarks", "x torch")
+HOST = ("error / bound", "MHz", "p5 - p95", "until finished", "remarks", "of torch's time")
+
+
+@pytest.mark.parametrize(("made_up", "droppable"), [(results(), DEVICE), (end_to_end(), HOST)], ids=["device", "host"])
+@pytest.mark.parametrize("width", [132, 100, 80, 60, 46])
+def test_a_narrow_terminal_has_the_most_important_columns_whole(
+    width: int, made_up: Results, droppable: tuple[str, ...]
+) -> None:
+    case = made_up.cases[0]
+    console = Console(width=width, record=True, force_terminal=True, file=io.StringIO())
+    print_case(console, case)
+    text = console.export_text()
+    assert "\u2026" not in text
+    assert max(map(len, text.splitlines())) <= width
+    for row in case.rows:
+        if row.timing and row.role == "contestant":
+            assert f"{statistics.median(row.timing.samples_us):.1f}" in text
+            assert droppable is HOST or f" {speed(row).median:.1f} " in text
+    # Those of the least importance go first; at the usual width there is room for all.
+    said = " ".join(text.split()).partition("no room for: ")[2]
+    gone = [name for name in droppable if name in said]
+    assert gone == list(droppable[: len(gone)])
+    assert width == 100 or bool(gone) == (width < 100)
+
+
+def test_names_and_labels_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    made_up = results(shapes=[Shape(256, 256, 256)])
+    (case,) = made_up.cases
+    case.label, case.rows[-1].config, case.rows[3].backend = "[/x] [red]", "[/y]", "[bold]"
+    print_case(Console(width=132), case)
+    printed = capsys.readouterr().out
+    for name in ("[/x] [red]", "[/y]", "[bold]"):
+        assert name in printed
+
+
 @pytest.mark.parametrize(("option", "begins"), [("--csv", "gpu,label,batch,M"), ("--markdown", "NVIDIA H200, torch")])
 def test_tables_of_a_run_go_to_a_file_or_to_stdout_alone(
     option: str, begins: str, capsys: pytest.CaptureFixture[str]
@@ -154,6 +192,7 @@ def test_a_stored_file_is_shown_without_a_gpu(capsys: pytest.CaptureFixture[str]
             "--share writes one file of the package's own kernels; leave out --cont",
         ),
         (["--share", "--json"], "leave out --json"),
+        (["--out", "-"], "--out names a results file; --json prints the results"),
         (["--limit", "0"], "a limit must be positive, found 0 s"),
         (["--limit", "inf"], "--limit must be a finite number, found inf"),
         (["--burst-ms", "nan"], "--burst-ms must be a finite number, found nan"),

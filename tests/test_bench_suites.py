@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from made_up_suites import PROJECTIONS, ROWS
 
 from hgemm.bench.options import parser, plan_of
 from hgemm.bench.shapes_file import ListedShape, read_shapes
@@ -14,22 +15,10 @@ def planned(*arguments: str) -> tuple[Case, ...]:
 
 
 def test_projections_are_those_of_the_models_at_five_numbers_of_tokens() -> None:
-    # Llama 3 8B: hidden 4096, intermediate 14336, 32 heads of 128 and 8 for k and v: 32 + 2 x 8 heads, 6144 columns.
-    # 70B: hidden 8192, intermediate 28672, 64 heads of 128 and 8 for k and v: 80 heads, 10240 columns.
-    expected = {
-        "8B qkv": (6144, 4096),
-        "8B o": (4096, 4096),
-        "8B gate_up": (28672, 4096),
-        "8B down": (4096, 14336),
-        "70B qkv": (10240, 8192),
-        "70B o": (8192, 8192),
-        "70B gate_up": (57344, 8192),
-        "70B down": (8192, 28672),
-    }
     found: dict[str | None, dict[int, tuple[int, int]]] = {}
     for shape in SUITES["llm"]:
         found.setdefault(shape.label, {})[shape.M] = shape.N, shape.K
-    assert found == {label: dict.fromkeys((1, 16, 128, 1024, 8192), size) for label, size in expected.items()}
+    assert found == {label: dict.fromkeys(ROWS, size) for label, size in PROJECTIONS.items()}
 
 
 def test_the_llm_suite_multiplies_by_transposed_weights_unless_told_otherwise() -> None:
@@ -124,6 +113,8 @@ def test_a_file_of_shapes(tmp_path: Path) -> None:
         ("4096,4096,4096\n", "found '4096,4096,4096'"),
         ("M,N,K\n", "line 1: there is no shape after the header"),
         ("M,N,K\n8,8,8\n\n# x\n8,0,8\n", "line 5: N must be a positive integer, found '0'"),
+        (f"M,N,K\n8,8,1{'0' * 400}\n", f"line 2: K must be a positive integer, found '1{'0' * 78} ("),
+        ("M,N,K,label\n8,8,8,a\x1b[31m\n", "line 2: label must be text without control characters, found 'a\\x1b[31m'"),
         ("M,N,K\n8,8,1e3\n", "line 2: K must be a positive integer, found '1e3'"),
         ("M,N,K\n8,8,²\n", "line 2: K must be a positive integer, found '²'"),
         ("M,N,K\n8,8\n", "line 2: the header has 3 columns, found 2: '8,8'"),

@@ -56,7 +56,8 @@ def test_an_unknown_option_is_named_before_anything_is_done(tool: str, capsys: p
     assert end.value.code == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "unrecognized arguments: --no-such-option" in printed.err
+    line = f"python -m hgemm.{tool}: unrecognized arguments: --no-such-option (--help lists the options)\n"
+    assert printed.err == line
 
 
 def test_env_json() -> None:

@@ -145,6 +145,7 @@ def test_no_packaged_results_is_said(
     [
         (["pie"], f"a picture is one of {', '.join(ALL_KINDS)}, or all; found 'pie'"),
         (["--format", "bmp"], "a format is one of svg"),
+        (["--text", "--out", "pictures"], "--text draws no picture; leave out --out pictures"),
     ],
 )
 def test_a_bad_option_is_status_2(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -117,10 +117,13 @@ def test_the_hosts_time_has_no_roofline() -> None:
         terminal.text(made_up, "bf16", 100)
 
 
-def test_on_the_command_line_nothing_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, out = tmp_path / "run.json", tmp_path / "pictures"
+def test_on_the_command_line_nothing_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = tmp_path / "run.json", tmp_path / "plots"
+    monkeypatch.setattr("hgemm.plot.__main__.default_folder", lambda: out)
     write(results(shapes=SQUARES[:2], dtypes=("bf16", "fp16")), path)
-    assert main(["roofline", "--text", "--from", str(path), "--out", str(out)]) == 0
+    assert main(["roofline", "--text", "--from", str(path)]) == 0
     printed = capsys.readouterr().out
     assert [line for line in printed.splitlines() if line.startswith("Roofline")] == [
         "Roofline, NVIDIA H200, bf16",

@@ -8,11 +8,13 @@ import pytest
 import torch
 from ncu_output import SWIZZLED, raw_page
 
+import hgemm
+from hgemm.config import Config
 from hgemm.profile import __main__ as profile
 from hgemm.profile import ncu
 from hgemm.profile.launch import Launch
 from hgemm.profile.ncu import KernelCounters, NoCounters
-from hgemm.profile.static import Gpu
+from hgemm.profile.static import Gpu, NoFacts
 
 TRITON = "triton:128x128x32_s4_w64x32"
 QUICK = ("--mnk", "4096,4096,4096", "--arch", "120f", "--backend", TRITON, "torch")
@@ -266,4 +268,41 @@ def test_words_that_mean_nothing_are_named(
 def test_without_a_device_there_is_no_default_to_choose(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         profile.main(("--backend", "triton:default"))
-    assert "without a CUDA device there is no default to choose" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "triton:default: without a CUDA device there is no default to choose; name a board with --gpu, or a" in said
+    for config in hgemm.backends()["triton"].configs:
+        assert config in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device here")
+@pytest.mark.usefixtures("no_device")
+def test_the_default_is_chosen_for_the_board_that_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiled(*arguments: object) -> None:
+        raise NoFacts("not what is tried here")
+
+    monkeypatch.setattr(profile, "facts", compiled)
+    patterns = ("--backend", "cuda_tma:default", "triton:default", "cublas:default", "--json", "--counters", "off")
+
+    def chosen(*boards: str) -> dict[str, list[str | None]]:
+        named = [word for board in boards for word in ("--gpu", board)]
+        found: dict[str, list[str | None]] = {}
+        for row in json.loads(run(capsys, *patterns, *named)[1])["contestants"]:
+            found.setdefault(row["backend"], []).append(row["config"])
+        return found
+
+    h200, rtx = chosen("H200"), chosen("RTX 5060")
+    assert h200["cublas"] == rtx["cublas"] == [None]
+    for name in ("cuda_tma", "triton"):
+        (large,), (small,) = h200[name], rtx[name]
+        assert large and small
+        # A block of an RTX 5060 may have 101,376 bytes of shared memory, one of an H200 twice as many.
+        assert operand_bytes(small) <= 101_376 < operand_bytes(large) <= 232_448
+        assert set(chosen("H200", "RTX 5060")[name]) == {large, small}
+
+
+def operand_bytes(name: str) -> int:
+    """Of the stages of A and B, two bytes an element."""
+    config = Config.parse(name)
+    return config.stages * (config.tile_m + config.tile_n) * config.tile_k * 2

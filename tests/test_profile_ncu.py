@@ -207,6 +207,11 @@ def test_a_hang_ends_with_all_that_ncu_started(tmp_path: Path) -> None:
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
 
 
+def test_after_an_orderly_end_nothing_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "killpg", lambda group, signal: pytest.fail("the group may be another's by now"))
+    assert ncu.collect(program(tmp_path / "ncu", answers("ok", "", TABLE)), ["lts__t_bytes.sum"], LAUNCH)
+
+
 def test_a_program_that_does_not_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(NoCounters, match="ncu does not run") as failure:
         ncu.collect(tmp_path / "absent", ["lts__t_bytes.sum"], LAUNCH)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hgemm.program import end_with
+from hgemm.bench.suites import Shape
+from hgemm.program import Parser, end_with, printable, reading
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -22,6 +23,38 @@ def test_the_status(main, status: int, capfd: pytest.CaptureFixture[str]) -> Non
         end_with(main)
     assert end.value.code == status
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("text", ["-1,2,3", "-1x8,8,8", "-.5,1,1", "8,8"])
+def test_a_value_that_is_refused_is_named_with_the_form_on_one_line(
+    text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parse = Parser("tool")
+    parse.add_argument_group("what").add_argument("--mnk", type=reading(Shape.parse), nargs="+")
+    with pytest.raises(SystemExit) as end:
+        parse.parse_args(["--mnk", text])
+    assert end.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tool: argument --mnk: a shape is three positive integers M,N,K")
+    assert line.endswith(f"found {text!r} (--help lists the options)")
+
+
+def test_what_is_wrong_stays_on_its_line_whatever_it_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        Parser("tool").parse_args(["--a\nb\x1b[31m"])
+    assert capsys.readouterr().err == "tool: unrecognized arguments: --a b\\x1b[31m (--help lists the options)\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("8B gate_up, 3 \u00d7", "8B gate_up, 3 \u00d7"),
+        ("a\tb\u00a0c", "a b c"),
+        ("\x07\ud800\u202e", "\\x07\\ud800\\u202e"),
+    ],
+)
+def test_only_what_can_be_printed_is(text: str, shown: str) -> None:
+    assert printable(text) == shown
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,8 @@ def test_what_cannot_be_called_is_refused() -> None:
     for configs in (("small", 5), (None,), ("",)):
         with pytest.raises(TypeError, match="configs must be names, found"):
             hgemm.register_backend("mine", multiply, configs=configs)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"configs must be names without control characters, found '\\x1b\[31m'"):
+        hgemm.register_backend("mine", multiply, configs=("small", "\x1b[31m"))
     with pytest.raises(ValueError, match="configs must differ, found 'small' 2 times"):
         hgemm.register_backend("mine", multiply, configs=("small", "large", "small"))
     with pytest.raises(TypeError, match="properties must be a Properties, found dict"):

@@ -328,7 +328,7 @@ def test_text_from_a_file_stays_text(tmp_path: Path) -> None:
         shapes=SQUARES[:1], rounds=3, series=(*SERIES[:2], (SHORT_EVIL, SHORT_EVIL, 2.0, 128, 49152)), gpu=EVIL
     )
     measured.cases[0].rows.append(Row("contestant", EVIL, EVIL, "failed", EVIL))
-    measured.cases[0] = dataclasses.replace(measured.cases[0], label=EVIL, layout=EVIL, distribution=EVIL)
+    measured.cases[0] = dataclasses.replace(measured.cases[0], label=EVIL)
     measured.env = dataclasses.replace(measured.env, driver=EVIL, platform=EVIL)
     measured.run = dataclasses.replace(measured.run, revision=EVIL, options={EVIL: [EVIL]})
     measured.flags = {EVIL: EVIL}

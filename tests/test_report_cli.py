@@ -50,6 +50,20 @@ def test_json_says_what_was_written(run_file: Path, tmp_path: Path, capsys: pyte
     assert answer == {"file": str(out), "bytes": out.stat().st_size, "sources": [str(run_file)]}
 
 
+def test_a_dash_prints_the_page_and_nothing_else(
+    run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    main(["--from", "run.json", "--out", "page.html"])
+    capsys.readouterr()
+    assert main(["--from", "run.json", "--out", "-"]) == 0
+    assert capsys.readouterr().out == (tmp_path / "page.html").read_text()
+    with pytest.raises(SystemExit):
+        main(["--from", "run.json", "--out", "-", "--json"])
+    assert "only one of --json, --out - can be printed" in capsys.readouterr().err
+    assert not (tmp_path / "-").exists()
+
+
 def test_without_a_file_every_packaged_one_with_times_is_shown_newest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,7 +87,7 @@ def timed(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: d["run"].update(utc="yesterday"), "run.utc: expected a time"),
         (
             lambda d: d["env"].update(gpu="H200\x1b[31m"),
-            "env.gpu: expected the name of a GPU, without control",
+            "env.gpu: expected text without control characters, found 'H200\\x1b[31m'",
         ),
         (lambda d: d["env"].update(multiprocessors="many"), "env.multiprocessors: expected an integer, found 'many'"),
         (lambda d: d["env"].update(multiprocessors=True), "env.multiprocessors: expected an integer, found True"),
@@ -112,6 +112,20 @@ def timed(document: dict[str, Any]) -> dict[str, Any]:
         (lambda d: d["cases"][0].update(K=0), "cases[0]: sizes, flops and bytes must be positive"),
         (lambda d: d["cases"][0].update(batch=0), "cases[0]: sizes, flops and bytes must be positive"),
         (lambda d: d["cases"][0].update(batch=2), "cases[0].flops: expected 2 M N K for each product of the batch"),
+        (lambda d: d["cases"][0].update(dtype="fp8"), "cases[0].dtype: expected one of 'bf16', 'fp16', found 'fp8'"),
+        (lambda d: d["cases"][0].update(layout="xx"), "cases[0].layout: expected one of 'nn', 'nt', 'tn', 'tt', found"),
+        (lambda d: d["cases"][0].update(distribution="ones"), "cases[0].distribution: expected one of 'normal', 'zero"),
+        (lambda d: d["roofs"][0].update(dtype="fp8"), "roofs[0].dtype: expected one of 'bf16', 'fp16', found 'fp8'"),
+        (lambda d: d["cases"][0].update(M=10**400), f"cases[0].M: expected a number below 2^63, found 1{'0' * 79}..."),
+        (lambda d: d["cases"][0].update(M=2**62, N=2**62), "cases[0]: no device computes a product of 8.71e+40 op"),
+        (lambda d: timed(d)["timing"].update(burst_ms=10**400), f"{ROW}.timing.burst_ms: expected a number below 2^63"),
+        (lambda d: d.update(schema_version=10**400), f"schema version 1{'0' * 39}; this release"),
+        (lambda d: d["cases"][0].update(label="8B\nup"), "cases[0].label: expected text without control characters"),
+        (lambda d: timed(d).update(backend="t\x1b[31m"), f"{ROW}.backend: expected text without control"),
+        (lambda d: timed(d).update(config="\x07"), f"{ROW}.config: expected text without control"),
+        (lambda d: timed(d).update(reason="no\x9b31m"), f"{ROW}.reason: expected text without control"),
+        (lambda d: d["run"]["options"].update({"\x1b": 1}), "a name in run.options: expected text without control"),
+        (lambda d: d["run"].update({"\x1b[31m": 1}), "run.\\x1b[31m: no such field"),
         (lambda d: d["cases"][0].update(label=" "), "cases[0].label: expected a name or null, found ' '"),
         (lambda d: timed(d).update(allocates=True), f"{ROW}.allocates: only calls in mode e2e allocate"),
         (lambda d: timed(d)["timing"].update(finished_us=[9.0] * 7), f"{ROW}.timing.finished_us: expected a positive"),
@@ -135,6 +149,18 @@ def test_a_broken_file_is_refused_with_its_place(
         read(path)
     assert str(error.value).startswith(f"{path}: ")
     assert message in str(error.value)
+    assert len(str(error.value)) < 400
+    assert str(error.value).isprintable()
+
+
+def test_no_name_and_no_reason_makes_a_finished_run_unwritable(tmp_path: Path) -> None:
+    odd = copy.deepcopy(MADE_UP)
+    odd.env.gpu, odd.cases[0].label = "H200\x1b[31m", "8B\tup\u00a0\u200b"
+    odd.cases[0].rows[3].config, odd.cases[0].rows[-1].reason = "a\nb", "two\r\nlines \udcff"
+    write(odd, tmp_path / "run.json")
+    kept = read(tmp_path / "run.json")
+    assert (kept.env.gpu, kept.cases[0].label) == ("H200\\x1b[31m", "8B up \\u200b")
+    assert (kept.cases[0].rows[3].config, kept.cases[0].rows[-1].reason) == ("a b", "two  lines \\udcff")
 
 
 @pytest.mark.parametrize(
@@ -222,6 +248,7 @@ def test_optional_fields_may_be_missing() -> None:
         ("in ../../private/place/kernel.cuh:12", "in kernel.cuh:12"),
         ("in ~/place/kernel.cuh", "in kernel.cuh"),
         ("two\n  lines", "two lines"),
+        ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
         ("128x128x64_s3 takes 96/100 KB, 1.5 TB/s", "128x128x64_s3 takes 96/100 KB, 1.5 TB/s"),
         (f"on {platform.node()} today", "on localhost today"),
     ],

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from hgemm.bench.contestants import check_patterns, load
 from hgemm.bench.environment import sources_digest, torch_flags
 from hgemm.bench.machine import CudaMachine, Machine
 from hgemm.bench.measure import Bench
-from hgemm.bench.options import SHARE, Parser, parser, plan_of, recorded, restored
+from hgemm.bench.options import SHARE, parser, plan_of, recorded, restored
 from hgemm.bench.outcome import Options, Outcome, end_process
 from hgemm.bench.plan import Plan
 from hgemm.bench.preflight import Preflight
@@ -30,7 +31,7 @@ from hgemm.bench.resume import Previous, nothing_before, resume
 from hgemm.bench.schema import Results
 from hgemm.bench.spreadsheet import csv_text
 from hgemm.bench.tables import TABLE_WIDTH, markdown, print_case, print_roofs
-from hgemm.program import end_with
+from hgemm.program import Parser, end_with
 
 NO_GPU = (
     "python -m hgemm.bench needs a CUDA GPU, and torch sees none; "
@@ -57,6 +58,7 @@ def main(argv: list[str] | None = None, machine: Machine | None = None, console:
     try:
         parse, options, stored = _with_defaults(parse, options, arguments)
         _check_paths(options)
+        plan = plan_of(options)
         if options.source:
             return _show(read(options.source), options, _console(options, console))
         if stored is not None and stored.run.complete:
@@ -69,7 +71,7 @@ def main(argv: list[str] | None = None, machine: Machine | None = None, console:
         options.backends = list(dict.fromkeys([*options.backends, *own]))
         machine = machine or CudaMachine()
         previous = nothing_before() if stored is None else _previous(stored, options, machine)
-        plan = plan_of(options)
+        plan = replace(plan, patterns=tuple(options.backends))
         check_patterns(plan.patterns, hgemm.backends())
     except ValueError as error:
         parse.error(str(error))
@@ -190,6 +192,8 @@ def _check_paths(options: argparse.Namespace) -> None:
         raise ValueError(
             f"{' and '.join(chosen)} exclude each other: --resume goes on in its file, --from stores nothing"
         )
+    if options.out == Path(STDOUT):
+        raise ValueError("--out names a results file; --json prints the results")
     printed = [name for name in ("json", "csv", "markdown") if getattr(options, name) in (True, STDOUT)]
     if len(printed) > 1:
         raise ValueError(f"only one of --{', --'.join(printed)} can be printed; name a file for the others")

@@ -17,6 +17,7 @@ from hgemm.bench.comparison_rules import Incomparable
 from hgemm.bench.comparison_tables import document, markdown, print_comparison
 from hgemm.bench.results import ResultsError, read
 from hgemm.bench.tables import TABLE_WIDTH
+from hgemm.program import Parser
 
 EPILOG = """Verdicts: the 95% interval of the ratio of times lies beyond the margin (slower, faster), inside it (same)
 or across an end of it (ambiguous: measure more rounds); broken: timed in A, and no longer works in B; mended: the other
@@ -35,8 +36,8 @@ FAIL_ON: dict[str, Callable[[Comparison], int]] = {
 """How many findings each word of --fail-on matches."""
 
 
-def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser("python -m hgemm.bench compare", description=__doc__, epilog=EPILOG)
+def parser() -> Parser:
+    parse = Parser("python -m hgemm.bench compare", description=__doc__, epilog=EPILOG)
     parse.add_argument("a", type=Path, metavar="A.json", help="results to compare with, such as those of the old code")
     parse.add_argument("b", type=Path, metavar="B.json", help="results to be judged, such as those of the new code")
     parse.add_argument(

@@ -92,7 +92,7 @@ class Missing:
 @dataclass(frozen=True)
 class Mean:
     """Geometric mean of a contestant's ratios over its cases; the interval treats the cases as a sample of many, so it
-    holds what varies from case to case as well. Of a single case it is that case's ratio."""
+    holds what varies from case to case as well. Of a single case it is that case's ratio, and two have no interval."""
 
     contestant: Contestant
     cases: int

@@ -29,8 +29,11 @@ from hgemm.bench.comparison import (
 from hgemm.bench.comparison_rules import Incomparable, differences, mode_of, refuse_unlike
 from hgemm.bench.metrics import clock_mhz, label, throttled, timed_rows
 from hgemm.bench.schema import CaseResult, Results, Row, Timing
-from hgemm.bench.statistics import NOISY_CV, mean_interval, shift
+from hgemm.bench.statistics import NOISY_CV, Shift, mean_interval, shift
 from hgemm.bench.tables import title
+
+FEWEST_CASES = 3
+"""For an interval over cases."""
 
 
 def compare(a: Results, b: Results, *, margin: float = 0.01, control: bool = True) -> Comparison:
@@ -43,6 +46,8 @@ def compare(a: Results, b: Results, *, margin: float = 0.01, control: bool = Tru
     """
     refuse_unlike(a, b)
     comparison = Comparison(margin, control, mode_of(a), differences=differences(a, b))
+    if a == b:
+        comparison.notes.append("A and B are the same run: what is ambiguous is so by its own scatter")
     for name, results in (("A", a), ("B", b)):
         if not results.run.complete:
             comparison.notes.append(f"{name} is not complete: its run ended early")
@@ -187,10 +192,17 @@ def _means(comparison: Comparison) -> list[Mean]:
 
 
 def _geometric_mean(ratios: Sequence[Ratio]) -> Ratio:
-    """With an interval over the ratios; of a single one its own."""
+    """With an interval over the ratios; of a single one its own.
+
+    Of two there is none: with one degree of freedom Student's t is 12.7, so that two ratios that differ by 1% would
+    have an interval 13% wide, which says how few they are and nothing about the code.
+    """
     if len(ratios) == 1:
         return ratios[0]
-    return Ratio.of_logarithms(mean_interval([math.log(ratio.value) for ratio in ratios], confidence=CONFIDENCE))
+    mean = mean_interval([math.log(ratio.value) for ratio in ratios], confidence=CONFIDENCE)
+    if len(ratios) < FEWEST_CASES:
+        mean = Shift(mean.estimate, -math.inf, math.inf)
+    return Ratio.of_logarithms(mean)
 
 
 def _contestants(case: CaseResult) -> dict[tuple[Contestant, int], Row]:

@@ -115,8 +115,9 @@ def _summary(comparison: Comparison) -> list[str]:
     if comparison.control:
         clocks = [f"{clock:.0f} MHz" if clock else "unknown" for clock in comparison.clocks_mhz]
         value, interval = _ratio(comparison.control)
+        bounds = interval if math.isfinite(comparison.control.high) else "no interval"
         lines.append(
-            f"control: {value} ({interval}), and every time is divided by it, round by round; "
+            f"control: {value} ({bounds}), and every time is divided by it, round by round; "
             f"median clock {clocks[0]} in A, {clocks[1]} in B"
         )
     elif not comparison.controlled:

@@ -9,7 +9,12 @@ import types
 import typing
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from hgemm.program import printable
+
 T = TypeVar("T")
+
+LARGEST = 2**63
+"""Every count lies below: what is larger is no measurement, and no float that anybody computes with."""
 
 
 class SchemaError(ValueError):
@@ -19,8 +24,9 @@ class SchemaError(ValueError):
 def decode(kind: type[T], value: object, where: str = "") -> T:
     """Reads ``value`` as the dataclass ``kind``.
 
-    Fields with defaults may be missing, unknown fields may not be there, numbers must be finite, and no type is
-    converted except an integer where a float is wanted. Raises SchemaError.
+    Fields with defaults may be missing, unknown fields may not be there, numbers must be finite and integers below
+    LARGEST, text must be on one line and without control characters, and no type is converted except an integer where a
+    float is wanted. Raises SchemaError.
     """
     return typing.cast(T, _decode(kind, value, where))
 
@@ -42,7 +48,8 @@ def _decode(kind: Any, value: object, where: str) -> object:
     if origin is dict:
         if not isinstance(value, dict):
             raise _error(where, "an object", value)
-        return {key: _decode(arguments[1], item, f"{where}.{key}") for key, item in value.items()}
+        keys = [_scalar(str, key, f"a name in {where}") for key in value]
+        return {key: _decode(arguments[1], value[key], f"{where}.{key}") for key in keys}
     return _scalar(kind, value, where)
 
 
@@ -54,7 +61,7 @@ def _dataclass(kind: type, value: object, where: str) -> object:
     known = {entry.name: entry for entry in dataclasses.fields(kind)}
     for key in value:
         if key not in known:
-            raise SchemaError(f"{prefix}{key}: no such field; there are {', '.join(known)}")
+            raise SchemaError(f"{prefix}{_short(printable(key))}: no such field; there are {', '.join(known)}")
     for name, entry in known.items():
         required = entry.default is dataclasses.MISSING and entry.default_factory is dataclasses.MISSING
         if required and name not in value:
@@ -83,6 +90,8 @@ def _union(kinds: tuple[Any, ...], value: object, where: str) -> object:
 
 
 def _scalar(kind: Any, value: object, where: str) -> object:
+    if isinstance(value, int) and not -LARGEST < value < LARGEST:
+        raise _error(where, "a number below 2^63", value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     # bool is an int to isinstance, and never a count here.
@@ -90,6 +99,8 @@ def _scalar(kind: Any, value: object, where: str) -> object:
         raise _error(where, _describe(kind), value)
     if isinstance(value, float) and not math.isfinite(value):
         raise _error(where, "a finite number", value)
+    if isinstance(value, str) and not value.isprintable():  # it stands on terminals, in tables and in XML
+        raise _error(where, "text without control characters", value)
     return value
 
 
@@ -99,5 +110,8 @@ def _describe(kind: Any) -> str:
 
 
 def _error(where: str, expected: str, value: object) -> SchemaError:
-    found = repr(value)
-    return SchemaError(f"{where or 'the file'}: expected {expected}, found {found[:80]}{'...' if found[80:] else ''}")
+    return SchemaError(f"{where or 'the file'}: expected {expected}, found {_short(repr(value))}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:80]}..."

@@ -16,6 +16,7 @@ import hgemm
 from hgemm.bench.nvml import Board
 from hgemm.bench.schema import Environment
 from hgemm.cuda_kernels import toolchain
+from hgemm.program import printable
 from hgemm.sources import sources_digest as sources_digest
 
 _PACKAGE = Path(hgemm.__file__).resolve().parent
@@ -76,8 +77,9 @@ def revision() -> str | None:
 
 
 def scrub(text: str, limit: int = 300) -> str:
-    """One line of an error message, without host name or folders: what a results file may hold of it."""
-    line = " ".join(text.split())
+    """One line of an error message, without host name, folders or control characters: what a results file may hold of
+    it."""
+    line = printable(" ".join(text.split()))
     line = re.sub(r"(?:~|\.{0,2})(?:/[^\s/:'\"]+)+/([^\s/:'\"]+)", r"\1", line)
     host = platform.node()
     if host:

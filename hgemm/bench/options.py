@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from hgemm.bench.contestants import DEFAULT_PATTERNS
 from hgemm.bench.outcome import Options
@@ -15,6 +15,7 @@ from hgemm.bench.plan import MODES, DutyCycle, Plan
 from hgemm.bench.shapes_file import ListedShape, read_shapes
 from hgemm.bench.suites import DEFAULT_LAYOUT, DISTRIBUTIONS, DTYPES, LAYOUTS, SUITES, Case, Shape, cases
 from hgemm.isolation import LIMIT_SECONDS
+from hgemm.program import Parser, names, reading
 
 DESCRIPTION = """Measures backends against each other and against the device's own limits.
 
@@ -40,13 +41,6 @@ SHARE = {"suite": "squares", "dtypes": ("bf16", "fp16"), "budget": 10.0}
 _DEFAULTS: dict[str, Any] = {"dtypes": ("bf16",)}
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line: thirty options of usage in front of it hide what is wrong."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (--help lists the options)\n")
-
-
 def parser(defaults: Mapping[str, Any] | None = None) -> Parser:
     """The parser; ``defaults`` take the place of its own."""
     parse = Parser(
@@ -67,21 +61,21 @@ def add_shapes(group: Any, default: str = "") -> None:
     group.add_argument("--suite", choices=list(SUITES), help=f"a named list of shapes{default}")
     group.add_argument(
         "--mnk",
-        type=_read(Shape.parse),
+        type=reading(Shape.parse),
         nargs="+",
         metavar="M,N,K",
         help="shapes, instead of a suite or with it; BxM,N,K is a batch of B products",
     )
     group.add_argument(
         "--shapes",
-        type=_read(lambda text: read_shapes(Path(text))),
+        type=reading(lambda text: read_shapes(Path(text))),
         metavar="FILE.csv",
         help="shapes from a file, likewise: columns M,N,K and where wanted batch,dtype,layout,label",
     )
-    group.add_argument("--dtypes", type=_names(DTYPES, "dtype"), metavar="bf16,fp16", help="(default: bf16)")
+    group.add_argument("--dtypes", type=names(DTYPES, "dtype"), metavar="bf16,fp16", help="(default: bf16)")
     group.add_argument(
         "--layouts",
-        type=_names(LAYOUTS, "layout"),
+        type=names(LAYOUTS, "layout"),
         metavar="nn,nt",
         help="of a and b: n row-major, t column-major (default: nn; nt for the suite llm)",
     )
@@ -173,6 +167,8 @@ def plan_of(options: argparse.Namespace) -> Plan:
         value = getattr(options, name)
         if value is not None and not math.isfinite(value):
             raise ValueError(f"--{name.replace('_', '-')} must be a finite number, found {value}")
+    if abs(options.seed) >= 2**63:
+        raise ValueError(f"--seed must be below 2^63 on either side of 0, found {options.seed}")
     return Plan(
         cases=cases_of(options),
         patterns=tuple(options.backends),
@@ -238,28 +234,3 @@ def cases_of(options: argparse.Namespace) -> tuple[Case, ...]:
         found += cases((listed.shape,), dtypes, layouts=(listed.layout,) if listed.layout else layouts, **filled)
     order = list(dict.fromkeys(case.dtype for case in found))
     return tuple(sorted(dict.fromkeys(found), key=lambda case: order.index(case.dtype)))
-
-
-def _read(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """``parse`` with its ValueError as argparse wants it."""
-
-    def read(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
-
-
-def _names(known: Iterable[str], what: str) -> Callable[[str], tuple[str, ...]]:
-    """Reads names that are separated by commas."""
-
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(dict.fromkeys(text.split(",")))
-        for name in names:
-            if name not in known:
-                raise argparse.ArgumentTypeError(f"a {what} is one of {', '.join(known)}, found {name!r}")
-        return names
-
-    return parse

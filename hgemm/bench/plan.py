@@ -56,6 +56,8 @@ class Plan:
     def __post_init__(self) -> None:
         if not self.cases:
             raise ValueError("there is nothing to measure: no case")
+        for case in self.cases:
+            case.check_size()
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1, found {self.rounds}")
         if self.budget_s is not None and self.budget_s <= 0:

@@ -24,7 +24,7 @@ class TerminalObserver(Observer):
         self._tables = tables
         self._on_case = on_case
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.percentage:>3.0f}%"),
             TimeRemainingColumn(),

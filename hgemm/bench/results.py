@@ -7,12 +7,14 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hgemm.bench.decode import SchemaError, decode
+from hgemm.bench.decode import LARGEST, SchemaError, decode
 from hgemm.bench.schema import READABLE_VERSIONS, SCHEMA, SCHEMA_VERSION, CaseResult, Results, Row
+from hgemm.bench.suites import DISTRIBUTIONS, DTYPES, LAYOUTS
+from hgemm.program import printable
 
 LARGEST_FILE = 2_000_000
 """Bytes. Results files are meant to be attached to an issue and committed."""
@@ -35,8 +37,9 @@ IMPLAUSIBLE = 1e9
 
 
 def dumps(results: Results) -> str:
-    """The text of a results file. Raises ResultsError for results that the schema does not allow."""
-    document = dataclasses.asdict(results)
+    """The text of a results file, in which control characters are escaped. Raises ResultsError for results that the
+    schema does not allow."""
+    document = _printable(dataclasses.asdict(results))
     try:
         _validate(decode(Results, document))
     except SchemaError as error:
@@ -50,6 +53,16 @@ def dumps(results: Results) -> str:
     text = re.sub(r"\[[^\[\]{}]*\]", lambda match: re.sub(r"\s*\n\s*", " ", match[0]), text)
     lines = iter(rows)
     return re.sub(r' "@row"', lambda match: f"\n   {next(lines)}", text) + "\n"
+
+
+def _printable(value: Any) -> Any:
+    """Plain data with every text as `hgemm.program.printable` has it: no name and no reason keeps a run from being
+    stored."""
+    if isinstance(value, dict):
+        return {key: _printable(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_printable(item) for item in value]
+    return printable(value) if isinstance(value, str) else value
 
 
 def write(results: Results, path: Path) -> None:
@@ -94,7 +107,7 @@ def read(path: Path) -> Results:
     version = document.get("schema_version")
     if type(version) is not int or version not in READABLE_VERSIONS:
         readable = " and ".join(map(str, READABLE_VERSIONS))
-        raise ResultsError(f"{path}: schema version {version!r}; this release reads versions {readable}")
+        raise ResultsError(f"{path}: schema version {version!r:.40}; this release reads versions {readable}")
     try:
         return _validate(decode(Results, document | {"schema_version": SCHEMA_VERSION}))
     except SchemaError as error:
@@ -104,14 +117,13 @@ def read(path: Path) -> Results:
 def _validate(results: Results) -> Results:
     """The rules that types do not express. Raises SchemaError."""
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", results.run.utc):
-        raise SchemaError(f"run.utc: expected a time as 2026-01-31T12:00:00Z, found {results.run.utc!r}")
-    if not results.env.gpu.isprintable():  # it stands on terminals and in XML
-        raise SchemaError(f"env.gpu: expected the name of a GPU, without control characters, found {results.env.gpu!r}")
+        raise SchemaError(f"run.utc: expected a time as 2026-01-31T12:00:00Z, found {results.run.utc!r:.80}")
     for index, case in enumerate(results.cases):
         _validate_case(case, f"cases[{index}]")
         for number, row in enumerate(case.rows):
             _validate_row(row, f"cases[{index}].rows[{number}]")
     for index, roof in enumerate(results.roofs):
+        _validate_word(roof.dtype, (*DTYPES, None), f"roofs[{index}].dtype")
         if not 0 < roof.value < IMPLAUSIBLE or not roof.samples:
             raise SchemaError(
                 f"roofs[{index}]: expected a positive value below {IMPLAUSIBLE:g} with its samples, found {roof.value}"
@@ -122,11 +134,20 @@ def _validate(results: Results) -> Results:
 def _validate_case(case: CaseResult, where: str) -> None:
     if min(case.batch, case.M, case.N, case.K, case.flops, case.compulsory_bytes) <= 0:
         raise SchemaError(f"{where}: sizes, flops and bytes must be positive")
+    for name, known in (("dtype", DTYPES), ("layout", LAYOUTS), ("distribution", DISTRIBUTIONS)):
+        _validate_word(getattr(case, name), known, f"{where}.{name}")
     flops = 2 * case.batch * case.M * case.N * case.K
+    if flops >= LARGEST:
+        raise SchemaError(f"{where}: no device computes a product of {flops:.3g} operations")
     if case.flops != flops:
         raise SchemaError(f"{where}.flops: expected 2 M N K for each product of the batch, {flops}, found {case.flops}")
     if case.label is not None and not case.label.strip():
         raise SchemaError(f"{where}.label: expected a name or null, found {case.label!r}")
+
+
+def _validate_word(word: str | None, known: Iterable[str | None], where: str) -> None:
+    if word not in known:
+        raise SchemaError(f"{where}: expected one of {', '.join(map(repr, filter(None, known)))}, found {word!r:.80}")
 
 
 def _validate_row(row: Row, where: str) -> None:

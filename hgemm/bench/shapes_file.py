@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hgemm.bench.suites import DTYPES, LAYOUTS, Shape
+from hgemm.bench.suites import DTYPES, LAYOUTS, MOST_DIGITS, Shape
 
 REQUIRED = ("M", "N", "K")
 OPTIONAL = ("batch", "dtype", "layout", "label")
@@ -80,14 +80,15 @@ def _check_header(header: list[str]) -> None:
 def _shape(row: dict[str, str]) -> ListedShape:
     M, N, K = (_positive(name, row[name]) for name in REQUIRED)
     batch = _positive("batch", row.get("batch") or "1")
-    return ListedShape(
-        Shape(M, N, K, batch, row.get("label") or None), _one_of("dtype", row, DTYPES), _one_of("layout", row, LAYOUTS)
-    )
+    label = row.get("label") or None
+    if label is not None and not label.isprintable():
+        raise ValueError(f"label must be text without control characters, found {label!r:.80}")
+    return ListedShape(Shape(M, N, K, batch, label), _one_of("dtype", row, DTYPES), _one_of("layout", row, LAYOUTS))
 
 
 def _positive(name: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise ValueError(f"{name} must be a positive integer, found {text!r}")
+    if not text.isascii() or not text.isdigit() or len(text) > MOST_DIGITS or int(text) == 0:
+        raise ValueError(f"{name} must be a positive integer, found {text!r:.80}")
     return int(text)
 
 

@@ -17,6 +17,9 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 DISTRIBUTIONS = ("normal", "zeros")
 """Entries of A and B: N(0, 1), or zeros, which draw less power, run faster and are a control, never a result."""
 
+MOST_DIGITS = 18
+"""Of M, N, K and the batch: more than any device holds, few enough to compute with."""
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -32,11 +35,12 @@ class Shape:
     @classmethod
     def parse(cls, text: str) -> Shape:
         """Reads ``M,N,K`` or ``BxM,N,K``, as ``str`` writes them; raises ValueError naming the form and the text."""
-        match = re.fullmatch(r"\s*(?:([1-9]\d*)\s*x)?((?:\s*[1-9]\d*\s*,){2}\s*[1-9]\d*)\s*", text)
+        number = rf"[1-9]\d{{0,{MOST_DIGITS - 1}}}"
+        match = re.fullmatch(rf"\s*(?:({number})\s*x)?((?:\s*{number}\s*,){{2}}\s*{number})\s*", text)
         if match is None:
             raise ValueError(
                 "a shape is three positive integers M,N,K, as in 4096,4096,4096, or for a batch of products BxM,N,K, "
-                f"as in 8x1024,1024,512; found {text!r}"
+                f"as in 8x1024,1024,512; found {text!r:.80}"
             )
         M, N, K = (int(part) for part in match[2].split(","))
         return cls(M, N, K, batch=int(match[1] or 1))
@@ -70,6 +74,11 @@ class Case:
         """Bytes of a, b and out, each read or written once."""
         M, N, K = self.shape.M, self.shape.N, self.shape.K
         return (M * K + K * N + M * N) * self.shape.batch * self.torch_dtype.itemsize
+
+    def check_size(self) -> None:
+        """Raises ValueError for a product that no device holds, and no results file either."""
+        if max(self.compulsory_bytes, self.flops) >= 2**63:
+            raise ValueError(f"{self.shape}: no device holds a product of {self.flops:.3g} operations")
 
 
 def _squares(*sizes: int) -> tuple[Shape, ...]:

@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from hgemm.bench.metrics import (
     CEILING,
@@ -25,6 +28,12 @@ from hgemm.bench.statistics import Summary, summarize
 
 TABLE_WIDTH = 132
 """Columns of a table where the terminal does not say how wide it is."""
+
+LEAST_WORDS = 24
+"""Characters in a line of a column of words, such as names of configurations."""
+
+_GAP = 2
+"""Characters between two columns; one follows the last."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +56,20 @@ class _Column:
     heading: str
     cell: Callable[[_Line], str]
     right: bool = True
+    rank: int = 0
+    """Where all do not fit, the column of the highest rank is left out first; one of rank 0 never is."""
+    folds: bool = False
+    """Words, which may go on in the next line."""
+
+    @property
+    def words(self) -> str:
+        return " ".join(self.heading.split()) or "remarks"
+
+    def least(self, lines: Sequence[_Line]) -> int:
+        """The characters it needs: those of its figures, and of words as many as are still read with ease."""
+        texts = [*self.heading.splitlines(), *map(self.cell, lines)]
+        width = max(map(cell_len, texts), default=0)
+        return min(width, LEAST_WORDS) if self.folds else width
 
 
 def _share(line: _Line) -> str:
@@ -85,55 +108,71 @@ def _finished(line: _Line) -> str:
 
 
 _NAME = (
-    _Column("backend", lambda line: line.row.backend, False),
-    _Column("config", lambda line: line.row.config or "", False),
+    _Column("backend", lambda line: line.row.backend, False, folds=True),
+    _Column("config", lambda line: line.row.config or "", False, folds=True),
 )
 _END = (
-    _Column("error /\nbound", _error),
-    _Column("MHz", _clock),
-    _Column("", lambda line: ", ".join(remarks(line.timing, line.times)), False),
+    _Column("error /\nbound", _error, rank=6),
+    _Column("MHz", _clock, rank=5),
+    _Column("", lambda line: ", ".join(remarks(line.timing, line.times)), False, rank=2, folds=True),
 )
 _DEVICE_COLUMNS = (
     *_NAME,
     _Column("TFLOPS", lambda line: figure(speed(line.row).median)),
-    _Column("p5 - p95", _spread),
+    _Column("p5 - p95", _spread, rank=4),
     _Column("us", lambda line: f"{line.times.median:.1f}"),
-    _Column("% of\nmma.sync", _share),
-    _Column("x torch", _times_torch),
+    _Column("% of\nmma.sync", _share, rank=3),
+    _Column("x torch", _times_torch, rank=1),
     *_END,
 )
 _HOST_COLUMNS = (
     *_NAME,
     _Column("out=", lambda line: "no" if line.row.allocates else "yes", False),
     _Column("host us", lambda line: f"{line.times.median:.2f}"),
-    _Column("p5 - p95", lambda line: f"{line.times.p5:.2f} - {line.times.p95:.2f}"),
-    _Column("of torch's\ntime", _of_torch),
-    _Column("until\nfinished", _finished),
+    _Column("p5 - p95", lambda line: f"{line.times.p5:.2f} - {line.times.p95:.2f}", rank=4),
+    _Column("of torch's\ntime", _of_torch, rank=1),
+    _Column("until\nfinished", _finished, rank=3),
     *_END,
 )
 
 
 def print_case(console: Console, case: CaseResult) -> None:
-    """The contestants of one case beside its ceiling and torch."""
+    """The contestants of one case beside its ceiling and torch; as many columns as the console has room for."""
     columns, lines = _table(case)
+    shown = _fitting(columns, lines, console.width)
     table = Table(
-        title=title(case),
+        title=escape(title(case)),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
         show_edge=False,
         padding=(0, 1, 0, 0),
     )
-    for column in columns:
-        table.add_column(column.heading, justify="right" if column.right else "left", no_wrap=bool(column.heading))
+    for column in shown:
+        table.add_column(
+            column.heading, justify="right" if column.right else "left", no_wrap=not column.folds, overflow="fold"
+        )
     for line in lines:
         if not line.contestant:
             table.add_section()
-        table.add_row(*(column.cell(line) for column in columns), style=None if line.contestant else "dim")
+        table.add_row(*(escape(column.cell(line)) for column in shown), style=None if line.contestant else "dim")
     console.print(table)
+    if left_out := [column.words for column in columns if column not in shown]:
+        console.print(f"  no room for: {', '.join(left_out)}", style="dim", markup=False, highlight=False)
     for row in _untimed(case):
-        console.print(f"  {label(row)}: [bold]{row.status}[/]: ", end="", highlight=False)
-        console.print(row.reason or "", markup=False, highlight=False)
+        reason = Text.assemble(f"  {label(row)}: ", (row.status, "bold"), f": {row.reason or ''}")
+        console.print(reason, highlight=False)
+
+
+def _fitting(columns: Sequence[_Column], lines: Sequence[_Line], width: int) -> list[_Column]:
+    """The columns that fit, in their order. Those of rank 0 stay, whether they fit or not."""
+    shown = list(columns)
+    while sum(column.least(lines) + _GAP for column in shown) - 1 > width:
+        last = max(shown, key=lambda column: column.rank)
+        if not last.rank:
+            break
+        shown.remove(last)
+    return shown
 
 
 def print_roofs(console: Console, results: Results) -> None:

@@ -37,24 +37,28 @@ from hgemm.plot import (
     timed_dtypes,
 )
 from hgemm.plot.source import default_folder, load, newest_packaged
-from hgemm.program import end_with
+from hgemm.program import Parser, end_with, names, reading
 
 EPILOG = """Without --from a CUDA GPU is measured (the quick suite of python -m hgemm.bench); on a machine with none the
 newest measurements that come with the package are drawn. Exit status: 0, 2 if a file or an option cannot be used."""
 
 
-def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser("python -m hgemm.plot", description=__doc__, epilog=EPILOG)
+def parser() -> Parser:
+    parse = Parser("python -m hgemm.plot", description=__doc__, epilog=EPILOG)
     kinds = f"{', '.join(KINDS)}, or all of these (default: roofline); {', '.join(mechanism.KINDS)}"
     parse.add_argument("kinds", nargs="*", metavar="KIND", help=kinds)
     parse.add_argument("--from", dest="source", type=Path, metavar="FILE", help="results file of hgemm.bench")
     parse.add_argument("--out", type=Path, metavar="DIR", help="folder for the pictures (default: plots/)")
     parse.add_argument(
-        "--format", type=_formats, default=("svg", "png"), metavar="svg,png", help="among svg, png and pdf"
+        "--format",
+        type=names(FORMATS, "format"),
+        default=("svg", "png"),
+        metavar="svg,png",
+        help="among svg, png and pdf",
     )
     parse.add_argument(
         "--mnk",
-        type=_shape,
+        type=reading(_shape),
         metavar="M,N,K",
         help="the case to show of ceiling, samples or raster (default: 4096³, or the largest)",
     )
@@ -109,7 +113,7 @@ ALL_KINDS = (*KINDS, *mechanism.KINDS)
 _ASKED = ("mnk", "baseline", "contestant")
 
 
-def _kinds(parse: argparse.ArgumentParser, given: argparse.Namespace) -> list[str]:
+def _kinds(parse: Parser, given: argparse.Namespace) -> list[str]:
     """The kinds asked for, once each; ends the program over one that does not exist, or an option that none takes."""
     kinds = list(dict.fromkeys(given.kinds or ["roofline"]))
     for kind in kinds:
@@ -119,6 +123,8 @@ def _kinds(parse: argparse.ArgumentParser, given: argparse.Namespace) -> list[st
         kinds = [*KINDS, *(kind for kind in kinds if kind in mechanism.KINDS)]
     if given.text and kinds != ["roofline"]:
         parse.error(f"--text shows the roofline and nothing else; found {' '.join(given.kinds)}")
+    if given.text and given.out:
+        parse.error(f"--text draws no picture; leave out --out {given.out}")
     if given.source and not set(kinds) & set(KINDS):
         parse.error(f"--from is for charts of measurements; found {' '.join(kinds)}, which need no results file")
     for name in dict.fromkeys((*_ASKED, *mechanism.OPTIONS)):
@@ -181,19 +187,8 @@ def _default_source(folder: Path, console: Console) -> Path:
 
 
 def _shape(text: str) -> tuple[int, int, int]:
-    try:
-        shape = Shape.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    shape = Shape.parse(text)
     return shape.M, shape.N, shape.K
-
-
-def _formats(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in FORMATS:
-            raise argparse.ArgumentTypeError(f"a format is one of {', '.join(FORMATS)}, found {name!r}")
-    return names
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from hgemm.bench.suites import Shape
 from hgemm.cuda_kernels.configs import FAMILIES, Family, KernelConfig, Unit
 from hgemm.devices import DEVICES, Device
 from hgemm.plot import style
+from hgemm.program import reading
 
 KINDS = ("swizzle", "pipeline", "raster")
 
@@ -151,11 +152,11 @@ def add_options(parse: argparse.ArgumentParser) -> None:
     group = parse.add_argument_group(f"of {', '.join(KINDS)}, which need no results file")
     group.add_argument(
         "--config",
-        type=_argument(kernel),
+        type=reading(kernel),
         metavar="BACKEND:CONFIG",
         help="kernel to draw (default: the instructive ones)",
     )
-    group.add_argument("--gpu", type=_argument(board), help="GPU whose waves raster draws (default: RTX 5090)")
+    group.add_argument("--gpu", type=reading(board), help="GPU whose waves raster draws (default: RTX 5090)")
 
 
 def draw_all(
@@ -190,13 +191,3 @@ def footer(figure: Figure, *lines: str) -> None:
 
 def _kernels() -> list[Kernel]:
     return [Kernel(family, config) for family in FAMILIES.values() for config in family.configs]
-
-
-def _argument(read: Callable[[str], Any]) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        try:
-            return read(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return parse

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import sys
@@ -14,19 +13,20 @@ import torch
 from rich.console import Console
 
 import hgemm
-from hgemm.bench.contestants import DEFAULT_CONFIG, Choice, check_patterns, choose, load
+from hgemm.bench.contestants import Choice, check_patterns, choose, load
 from hgemm.bench.suites import DTYPES, LAYOUTS, Case, Shape
 from hgemm.cuda_kernels import architectures
-from hgemm.devices import DEVICES, find
+from hgemm.devices import DEVICES, Device, find
 from hgemm.profile import ncu
 from hgemm.profile.counters import read
+from hgemm.profile.defaults import without_default
 from hgemm.profile.launch import Launch
 from hgemm.profile.metrics import metric_names
 from hgemm.profile.ncu import NoCounters
 from hgemm.profile.sheets import Profile, Report
 from hgemm.profile.static import Gpu, NoFacts, facts, problem_of
 from hgemm.profile.tables import as_json, case_title, markdown, print_report
-from hgemm.program import end_with
+from hgemm.program import Parser, end_with, reading
 
 COUNTERS = ("auto", "off", "required")
 FILE_WIDTH = 150
@@ -41,8 +41,8 @@ triton*."""
 Progress = Callable[[str], None]
 
 
-def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser("python -m hgemm.profile", description=__doc__, epilog=EPILOG)
+def parser() -> Parser:
+    parse = Parser("python -m hgemm.profile", description=__doc__, epilog=EPILOG)
     parse.add_argument(
         "--backend",
         nargs="+",
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     )
     parse.add_argument(
         "--mnk",
-        type=_shape,
+        type=reading(Shape.parse),
         default=Shape(4096, 4096, 4096),
         metavar="M,N,K",
         help="the product (default: 4096,4096,4096)",
@@ -79,8 +79,9 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME",
-        help="the board that tiles are dealt to, one for each architecture, as in 'RTX 5060' (default: the device "
-        "present, else the first of its kind in the table of devices)",
+        help="the board that tiles are dealt to, one for each architecture, as in 'RTX 5060'; without a device also "
+        "the one that NAME:default chooses for (default: the device present, else the first of its kind in the table "
+        "of devices)",
     )
     parse.add_argument(
         "--counters",
@@ -100,11 +101,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse.parse_args(argv)
     case = Case(options.mnk, options.dtype, options.layout)
     try:
-        if max(case.compulsory_bytes, case.flops) >= 2**63:
-            raise ValueError(f"--mnk {options.mnk}: no device holds a product of {case.flops:.3g} operations")
-        gpus = _gpus(options.arch, options.gpu)
+        case.check_size()
+        boards = [_board(title) for title in options.gpu]
+        gpus = _gpus(options.arch, boards)
         registered = [name for path in options.contestant for name in load(path)]
-        choices = _choices([*options.backend, *registered], case)
+        choices = _choices([*options.backend, *registered], case, boards)
     except ValueError as error:
         parse.error(str(error))
     console = Console(highlight=False)
@@ -190,18 +191,17 @@ def _device() -> int:
     return torch.cuda.current_device()
 
 
-def _choices(patterns: Sequence[str], case: Case) -> list[Choice]:
-    """The contestants that the patterns name. Raises ValueError for a pattern that none matches, and for NAME:default
-    where no device is there to choose for."""
+def _choices(patterns: Sequence[str], case: Case, boards: Sequence[Device]) -> list[Choice]:
+    """The contestants that the patterns name. NAME:default is what the backend chooses on the device present, else on
+    ``boards``. Raises ValueError for a pattern that none matches, and for NAME:default where there is neither."""
     check_patterns(patterns, hgemm.backends())
     device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
-    for pattern in patterns:
-        if device.type == "cpu" and pattern.partition(":")[2] == DEFAULT_CONFIG:
-            raise ValueError(f"{pattern}: without a CUDA device there is no default to choose; name a configuration")
+    if device.type == "cpu":
+        patterns = without_default(patterns, hgemm.backends(), case, boards)
     return choose(patterns, hgemm.backends(), problem_of(case, device))
 
 
-def _gpus(names: str | None, titles: Sequence[str]) -> list[Gpu]:
+def _gpus(names: str | None, boards: Sequence[Device]) -> list[Gpu]:
     """One GPU for each architecture. Raises ValueError for words that name none."""
     present = _present()
     if names is None:
@@ -209,8 +209,8 @@ def _gpus(names: str | None, titles: Sequence[str]) -> list[Gpu]:
     else:
         wanted = dict.fromkeys(names.split(","))
     chosen = {gpu.architecture: gpu for gpu in present}
-    for title in titles:
-        gpu = _board(title)
+    for board in boards:
+        gpu = Gpu(board.title, architectures.of_capability(board.compute_capability), board.multiprocessors)
         chosen[gpu.architecture] = gpu
         if gpu.architecture not in wanted:
             wanted[gpu.architecture] = None
@@ -228,10 +228,10 @@ def _present() -> list[Gpu]:
     return [Gpu(title, name, properties.multi_processor_count)]
 
 
-def _board(title: str) -> Gpu:
+def _board(title: str) -> Device:
     for device in DEVICES:
         if title.casefold() in (device.title.casefold(), *(name.casefold() for name in device.names)):
-            return Gpu(device.title, architectures.of_capability(device.compute_capability), device.multiprocessors)
+            return device
     titles = ", ".join(device.title for device in DEVICES)
     raise ValueError(f"--gpu {title!r} is not in the table of devices; there are {titles}")
 
@@ -257,13 +257,6 @@ def _progress() -> Iterator[Progress]:
         return
     with console.status("") as shown:
         yield shown.update
-
-
-def _shape(text: str) -> Shape:
-    try:
-        return Shape.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -195,11 +195,13 @@ def _run(arguments: Sequence[str], limit: float) -> str:
     with process:
         try:
             output = "\n".join(process.communicate(timeout=limit))
-        except subprocess.TimeoutExpired:
-            raise NoCounters(f"ncu did not end within {limit:g} s") from None
-        finally:
+        except BaseException as error:
+            # Not after an orderly end: then the number may be another's already.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                raise NoCounters(f"ncu did not end within {limit:g} s") from None
+            raise
     if verbose():
         print(shlex.join(arguments), output, sep="\n", file=sys.stderr)
     return output

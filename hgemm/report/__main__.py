@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.console import Console
 from hgemm.bench.results import ResultsError, packaged
 from hgemm.plot import NothingToDraw, reason_of
 from hgemm.plot.source import default_folder
-from hgemm.program import end_with
+from hgemm.program import Parser, end_with
 from hgemm.report import MARKER, Source, read, render
 
 EPILOG = """Without --from the measurements that come with the package are shown, newest first; nothing is measured. The
@@ -21,12 +20,15 @@ page needs no network and carries the files. An earlier page of this tool is rep
 Exit status: 0, 2 if a file or an option cannot be used."""
 
 
+STDOUT = "-"
+
+
 class NotOurs(ValueError):
     """There is a file where the page would go, and this tool did not write it."""
 
 
-def parser() -> argparse.ArgumentParser:
-    parse = argparse.ArgumentParser("python -m hgemm.report", description=__doc__, epilog=EPILOG)
+def parser() -> Parser:
+    parse = Parser("python -m hgemm.report", description=__doc__, epilog=EPILOG)
     parse.add_argument(
         "--from",
         dest="sources",
@@ -36,25 +38,35 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="results files of hgemm.bench, a section each",
     )
-    parse.add_argument("--out", type=Path, metavar="FILE", help="the page (default: report.html in plots/)")
+    parse.add_argument("--out", metavar="FILE", help="the page (default: report.html in plots/); - prints it")
     parse.add_argument("--json", action="store_true", help="print what was written, and from what, as JSON")
     return parse
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs the command line; returns the exit status."""
-    options = parser().parse_args(argv)
+    parse = parser()
+    options = parse.parse_args(argv)
+    printed = options.out == STDOUT
+    if printed and options.json:
+        parse.error("only one of --json, --out - can be printed; name a file for the page")
     mpl.use("Agg")  # no window, no display needed
     console = Console(stderr=True, highlight=False)
-    out: Path = options.out or default_folder() / "report.html"
+    out = Path(options.out) if options.out else default_folder() / "report.html"
     try:
-        _refuse_foreign(out)
+        if not printed:
+            _refuse_foreign(out)
         paths, sources = _sources(options.sources)
         with console.status("", spinner="dots") as status:
             page = render(sources, lambda text: status.update(text))
+        if printed:
+            sys.stdout.write(page)
+            return 0
         if options.out is None:
             out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(page, encoding="utf-8")
+    except BrokenPipeError:
+        raise
     except (NotOurs, NothingToDraw, ResultsError, OSError) as error:
         print(f"hgemm.report: {reason_of(error)}", file=sys.stderr)
         return 2

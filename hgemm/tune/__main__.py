@@ -18,10 +18,11 @@ import hgemm
 from hgemm import check, isolation, tuned_file
 from hgemm.bench.contestants import check_patterns
 from hgemm.bench.machine import CudaMachine, Machine
-from hgemm.bench.options import Parser, add_shapes, cases_of
+from hgemm.bench.options import add_shapes, cases_of
 from hgemm.bench.suites import Case
 from hgemm.bench.watchdog import Watchdog
 from hgemm.cuda_kernels.toolchain import BuildError
+from hgemm.program import Parser
 from hgemm.tune import compiling
 from hgemm.tune.candidates import DEFAULT_PATTERNS, problem_of
 from hgemm.tune.showing import Progress, as_json, print_entries, print_outcome, print_tuned
