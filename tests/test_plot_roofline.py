@@ -212,7 +212,7 @@ def drawn(figure: Figure, *, hollow: bool) -> Points:
 def measured(made_up: Results) -> Points:
     """FLOP a byte and TFLOPS of every contestant, from its shape and samples."""
     found = []
-    for case in made_up.cases:
+    for case in (case for case in made_up.cases if case.dtype == "bf16"):
         flops = 2 * case.M * case.N * case.K
         nbytes = 2 * (case.M * case.K + case.K * case.N + case.M * case.N)
         for row in case.rows:
@@ -270,11 +270,24 @@ def test_of_products_that_share_an_intensity_the_median_has_the_marker() -> None
 
 
 def test_the_footer_says_what_is_left_faint() -> None:
-    assert "faint dots: its other configurations" in " ".join(texts(roofline.draw(PICTURES["curves"], "bf16")))
+    assert "faint: other configurations" in " ".join(texts(roofline.draw(PICTURES["curves"], "bf16")))
     single = results(shapes=SUITES["squares"], series=SERIES[:3])
     written = " ".join(texts(roofline.draw(single, "bf16")))
     assert "Each backend in its fastest configuration at each product." in written
     assert "dots" not in written
+    assert "faint" not in written
+
+
+def test_one_point_without_roofs_has_axes_around_it() -> None:
+    bare = results(shapes=[Shape(4096, 4096, 4096)], series=SERIES[:1], gpu="NVIDIA Unheard-of 9000")
+    bare.roofs = []
+    figure = roofline.draw(bare, "bf16")
+    (axes,) = figure.axes
+    ((x, y),) = drawn(figure, hollow=True)
+    for value, (low, high) in ((x, axes.get_xlim()), (y, axes.get_ylim())):
+        assert low < value / 3
+        assert value < high < 2 * value
+    assert_texts_are_apart_and_inside(figure)
 
 
 def test_few_products_have_a_marker_a_configuration_and_many_a_curve_a_backend() -> None:

@@ -58,22 +58,23 @@ def draw(results: Results, dtype: str) -> Figure:
     entrants = best_of_backends(cases)
     configurations = style.looks(row for case in cases for row in timed_rows(case))
     detailed = len(cases) <= MOST_PRODUCTS and len(configurations) <= MOST_CONFIGURATIONS
-    remarks = _remarks(results, lines)
-    footer = style.footer_inches(results, *remarks, *([] if detailed else [""]))
-    columns = _legend_columns(configurations)
-    legend = 0.19 * math.ceil(len(configurations) / columns) + 0.12 if detailed else 0.0
     left, right, top, tall = 0.68, 0.15, 0.74, 4.7
     if not detailed:
         names = max(style.text_points(entrant.name, NAME_SIZE) for entrant in entrants)
         right = (NAME_POINTS + names) / 72 + 0.12
-    bottom = footer + legend + 0.5
     width = style.WIDTH_INCHES - left - right
+    y = _vertical(cases, lines, 72 * tall, _names_points(cases) if detailed else 0.0)
+    roofs = Roofs.under(lines, y)
+    x = _horizontal(cases, roofs, 72 * width)
+
+    remarks = [*([] if detailed else [_curve_remark(cases, entrants, x)]), *_remarks(results, lines)]
+    footer = style.footer_inches(results, *remarks)
+    columns = _legend_columns(configurations)
+    legend = 0.19 * math.ceil(len(configurations) / columns) + 0.12 if detailed else 0.0
+    bottom = footer + legend + 0.5
     with style.context():
         figure = plt.figure(figsize=(style.WIDTH_INCHES, top + tall + bottom))
         axes = style.add_axes(figure, left, bottom, width, tall)
-        y = _vertical(cases, lines, 72 * tall, _names_points(cases) if detailed else 0.0)
-        roofs = Roofs.under(lines, y)
-        x = _horizontal(cases, roofs, 72 * width)
         _axes(axes, x, y)
         draw_roofs(axes, x, roofs, [intensity(case) for case in cases])
         if detailed:
@@ -84,7 +85,6 @@ def draw(results: Results, dtype: str) -> Figure:
             looks = style.backend_looks(entrant.name for entrant in entrants)
             draw_curves(axes, x, cases, entrants, looks)
             name_curves(axes, x, y, cases, entrants, looks, NAME_SIZE)
-            remarks.insert(0, _curve_remark(cases, entrants, x))
         style.title(figure, f"Roofline, {results.env.gpu.removeprefix('NVIDIA ')}, {dtype}", SUBTITLE)
         style.footer(figure, results, *remarks)
     return figure
@@ -95,7 +95,7 @@ def _curve_remark(cases: Sequence[CaseResult], entrants: Sequence[Entrant], x: S
     if any(beside(points_of(entrant, cases), x) for entrant in entrants):
         words.append("of those that share an intensity the median has the marker, others are dots")
     if other_points(cases, entrants):
-        words.append("faint dots: its other configurations")
+        words.append("faint: other configurations")
     return "; ".join(words) + "."
 
 
@@ -130,7 +130,7 @@ def _vertical(cases: Sequence[CaseResult], lines: Sequence[Level], height: float
     highest = max([*speeds, *compute])
     top = LEAST_ABOVE * highest
     for _ in range(4):  # each end depends a little on the other
-        low = min(lower_end(value, room, top, height) for value, room in rooms)
+        low = min(highest / 4, *(lower_end(value, room, top, height) for value, room in rooms))
         scale = Scale(low, top, height)
         if compute:
             names_end = scale.value(scale.place(min(compute)) + NAME_STEP * len(compute))
@@ -144,7 +144,8 @@ def _horizontal(cases: Sequence[CaseResult], roofs: Roofs, width: float) -> Scal
     shown = [*intensities, *(line.ridge for line in roofs.compute if line.ridge)]
     high = 1.1 * max(shown)
     for _ in range(3):  # each end depends a little on the other
-        low = roofs.low(lower_end(min(shown), MARGIN_POINTS, high, width), high, width, intensities)
+        start = min(lower_end(min(shown), MARGIN_POINTS, high, width), max(shown) / 4)
+        low = roofs.low(start, high, width, intensities)
         high = max(shown) * (high / low) ** (MARGIN_POINTS / width)
     return Scale(low, high, width)
 

@@ -99,7 +99,7 @@ def draw_roofs(axes: Axes, x: Scale, roofs: Roofs, intensities: Sequence[float])
         start = line.value / max(_alike(line, slopes)) if slopes else x.low
         axes.plot([start, x.high], [line.value] * 2, color=colour(line), **_stroke(line))
         if not slopes:
-            axes.annotate(line.text, (end, y.value(height + 8)), ha="left", **name_style(line))
+            axes.annotate(line.text, (end, y.value(height)), ha="left", **name_style(line))
             continue
         if line.ridge:
             axes.plot([line.ridge], [line.value], marker="o", markersize=4, color=colour(line), zorder=3)
