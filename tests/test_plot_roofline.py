@@ -115,19 +115,19 @@ def test_compute_roofs_reach_as_far_left_as_l2_feeds_them() -> None:
 
 
 def bound_by_memory(made_up: Results) -> Results:
-    """The same with nobody faster than nine tenths of the copy allows."""
+    """Nobody is faster than nine tenths of the copy allow, and each contestant slower than the one before."""
     for case in made_up.cases:
-        limit = 0.9 * COPY_GBS / 1000 * roofline.intensity(case)
-        for row in case.rows:
+        for place, row in enumerate(case.rows):
+            limit = (0.9 - 0.04 * place) * COPY_GBS / 1000 * roofline.intensity(case)
             if row.role == "contestant" and row.timing and (median := speed(row).median) > limit:
                 row.timing.samples_us = [sample * median / limit for sample in row.timing.samples_us]
     return made_up
 
 
-def with_l2(made_up: Results, gigabytes: float) -> Results:
+def with_l2(made_up: Results, gigabytes: float, copy: float = COPY_GBS) -> Results:
     for roof in made_up.roofs:
-        if roof.name == L2:
-            roof.value = gigabytes
+        if roof.kind == "bandwidth":
+            roof.value = {L2: gigabytes, "copy": copy}.get(roof.name, roof.value)
     return made_up
 
 
@@ -167,9 +167,12 @@ PICTURES = {
 }
 
 
-@pytest.mark.parametrize("name", PICTURES)
+ALIKE = {"three slopes alike": with_l2(results(), 4850.0, copy=4770.0)}
+
+
+@pytest.mark.parametrize("name", [*PICTURES, *ALIKE])
 def test_names_of_roofs_overlap_nothing_written(name: str) -> None:
-    figure = roofline.draw(PICTURES[name], "bf16")
+    figure = roofline.draw((PICTURES | ALIKE)[name], "bf16")
     figure.canvas.draw()
     (axes,) = figure.axes
     names = [text for text in axes.texts if "TB/s" in text.get_text() or "TFLOPS" in text.get_text()]
@@ -188,6 +191,54 @@ def test_names_of_roofs_overlap_nothing_written(name: str) -> None:
         assert inside.contains_points(outline.vertices).all(), text
         for other, second in outlines.items():
             assert other == text or not outline.intersects_path(second, filled=True), f"{text!r} and {other!r}"
+
+
+def slope_lines(figure: Figure) -> list[Line2D]:
+    (axes,) = figure.axes
+    lines = [line for line in axes.lines if len(line.get_xdata()) == 2 and line.get_linewidth() > 1]
+    return [
+        line
+        for line in lines
+        if line.get_xdata()[0] == axes.get_xlim()[0] and line.get_ydata()[0] != line.get_ydata()[1]
+    ]
+
+
+def distances(figure: Figure) -> dict[str, tuple[float, list[float]]]:
+    """Of the middle of each slope's name from its own slope and from the others, in points."""
+    figure.canvas.draw()
+    (axes,) = figure.axes
+    found = {}
+    for text in axes.texts:
+        if "TB/s" not in text.get_text():
+            continue
+        value = float(text.get_text().partition(" TB/s")[0].split()[-1])
+        middle = axes.transData.transform(text.xy)
+        away = {}
+        for line in slope_lines(figure):
+            (x0, y0), (x1, y1) = axes.transData.transform(coordinates(line))
+            area = (x1 - x0) * (middle[1] - y0) - (y1 - y0) * (middle[0] - x0)
+            bandwidth = float(f"{line.get_ydata()[0] / line.get_xdata()[0]:.3g}")
+            away[bandwidth] = abs(area) / math.hypot(x1 - x0, y1 - y0) * 72 / figure.dpi
+        found[text.get_text()] = away.pop(value), list(away.values())
+    return found
+
+
+def test_names_stand_beside_their_slopes_where_there_is_room() -> None:
+    figure = roofline.draw(with_l2(rising(results(shapes=SUITES["squares"])), 10200.0), "bf16")
+    found = distances(figure)
+    assert len(found) == 3
+    for name, (own, others) in found.items():
+        assert own == pytest.approx(8, abs=0.5), name
+        assert min(others) > 8, name
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_no_slope_strikes_the_name_of_another(name: str) -> None:
+    found = distances(roofline.draw(PICTURES[name], "bf16"))
+    assert len(found) == 3
+    for text, (own, others) in found.items():
+        assert own < 8.5, text
+        assert min(others) > 4, text
 
 
 Points = Counter[tuple[float, float]]
