@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -13,97 +12,142 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from hgemm import devices
-from hgemm.bench.metrics import label, speed, timed_rows
+from hgemm.bench.metrics import CEILING, timed_rows
 from hgemm.bench.schema import CaseResult, Results
 from hgemm.plot import style
-from hgemm.plot.levels import Level, levels
-from hgemm.plot.placement import spread, swarm
+from hgemm.plot.curves import (
+    LARGE_MARKER_POINTS,
+    NAME_POINTS,
+    beside,
+    draw_configurations,
+    draw_curves,
+    intensity,
+    name_curves,
+    other_points,
+    points_of,
+)
+from hgemm.plot.grouping import Entrant, best_of_backends, median_tflops
+from hgemm.plot.levels import CUBLAS, VENDOR, Level, levels
+from hgemm.plot.placement import spread
+from hgemm.plot.roofs import NAME_STEP, Roofs, draw_roofs
 from hgemm.plot.scale import Scale, lower_end
-from hgemm.plot.slopes import NAME_SIZE, colour, name_slopes, name_style
-from hgemm.plot.source import NothingToDraw, case_name
+from hgemm.plot.slopes import NAME_SIZE
+from hgemm.plot.source import case_name, timed_cases
 
-MARKER_POINTS = 7.0
-COLUMN_POINTS = 50.0
-"""Room between the columns of neighbouring cases, so that each stays recognisable."""
-
-SLOPE_POINTS = 180.0
+MARGIN_POINTS = 12.0
+"""From the outermost points to the ends of the axes."""
+SLOPE_POINTS = 170.0
 """Height of the slopes below the lowest compute roof, so that they can be named."""
+SLOPE_NAME_POINTS = 110.0
+"""Height that a name along a slope and the air around it take."""
+LEAST_ABOVE, MOST_ABOVE = 1.25, 2.5
+"""Factors from the highest roof to the end of the axis, for the names of the roofs."""
+NAME_GAP = 11.0
+"""Between the names of products, which stand upright beside each other."""
+
+MOST_PRODUCTS, MOST_CONFIGURATIONS = 4, 15
+"""With more of either each backend is a curve; up to these numbers each configuration has a marker of its own."""
 
 SUBTITLE = "half-precision products, fp32 accumulation; every point checked against fp64 before it was timed"
-
-MOST_COLUMNS = 9
-"""More cases than this are drawn where they are, unspread and unnamed."""
 
 
 def draw(results: Results, dtype: str) -> Figure:
     """The roofline of every case of one dtype. Raises NothingToDraw if no contestant was timed in it."""
-    cases = [case for case in results.cases if case.dtype == dtype and timed_rows(case)]
-    if not cases:
-        raise NothingToDraw(f"no contestant was timed in {dtype}")
-    rows = [row for case in cases for row in timed_rows(case)]
-    looks = style.looks(rows)
+    cases = timed_cases(results, dtype)
     lines = levels(results, dtype)
+    entrants = best_of_backends(cases)
+    configurations = style.looks(row for case in cases for row in timed_rows(case))
+    detailed = len(cases) <= MOST_PRODUCTS and len(configurations) <= MOST_CONFIGURATIONS
+    left, right, top, tall = 0.68, 0.15, 0.74, 4.7
+    if not detailed:
+        names = max(style.text_points(entrant.name, NAME_SIZE) for entrant in entrants)
+        right = (NAME_POINTS + names) / 72 + 0.12
+    width = style.WIDTH_INCHES - left - right
+    y = _vertical(cases, lines, 72 * tall, _names_points(cases) if detailed else 0.0)
+    roofs = Roofs.under(lines, y)
+    x = _horizontal(cases, roofs, 72 * width)
 
-    columns = _legend_columns(looks)
-    legend_inches = 0.19 * math.ceil(len(looks) / columns)
-    height = 5.87 + legend_inches
+    remarks = [*([] if detailed else [_curve_remark(cases, entrants, x)]), *_remarks(results, lines)]
+    footer = style.footer_inches(results, *remarks)
+    columns = _legend_columns(configurations)
+    legend = 0.19 * math.ceil(len(configurations) / columns) + 0.12 if detailed else 0.0
+    bottom = footer + legend + 0.5
     with style.context():
-        figure = plt.figure(figsize=(style.WIDTH_INCHES, height))
-        left, bottom = 0.68, 1.31 + legend_inches
-        width, tall = style.WIDTH_INCHES - left - 0.15, height - bottom - 0.72
-        axes = figure.add_axes((left / style.WIDTH_INCHES, bottom / height, width / style.WIDTH_INCHES, tall / height))
-        x, y = _scales(cases, lines, 72 * width, 72 * tall)
+        figure = plt.figure(figsize=(style.WIDTH_INCHES, top + tall + bottom))
+        axes = style.add_axes(figure, left, bottom, width, tall)
         _axes(axes, x, y)
-        places = _column_places(x, cases)
-        _roofs(axes, x, y, lines, places)
-        _points(axes, x, y, cases, places, looks, max((line.ridge or 0 for line in lines), default=0))
-        _legend(figure, looks, columns, (bottom - 0.5) / height)
-        gpu = results.env.gpu.removeprefix("NVIDIA ")
-        style.title(figure, f"Roofline, {gpu}, {dtype}", SUBTITLE)
-        style.footer(
-            figure,
-            results,
-            *_remarks(results),
-        )
+        draw_roofs(axes, x, roofs, [intensity(case) for case in cases])
+        if detailed:
+            _name_products(axes, x, y, cases)
+            draw_configurations(axes, cases, configurations)
+            _legend(figure, configurations, columns, footer + legend)
+        else:
+            looks = style.backend_looks(entrant.name for entrant in entrants)
+            draw_curves(axes, x, cases, entrants, looks)
+            name_curves(axes, x, y, cases, entrants, looks, NAME_SIZE)
+        style.title(figure, f"Roofline, {results.env.gpu.removeprefix('NVIDIA ')}, {dtype}", SUBTITLE)
+        style.footer(figure, results, *remarks)
     return figure
 
 
-def _remarks(results: Results) -> list[str]:
-    device = devices.find(results.env.gpu, results.env.multiprocessors)
-    solid = "Solid: measured in the same run, ridges against the copy."
-    points = "Hollow points: compulsory bytes, each element moved once; points of one product stand side by side."
-    if device is None:
-        return [f"{solid} {points}"]
-    clock = "scaled from the rated clock to the observed one"
-    return [f"{solid} {points}", f"Dashed: {device.source}. Dense, fp32 accumulation, {clock}."]
+def _curve_remark(cases: Sequence[CaseResult], entrants: Sequence[Entrant], x: Scale) -> str:
+    words = ["Each backend in its fastest configuration at each product"]
+    if any(beside(points_of(entrant, cases), x) for entrant in entrants):
+        words.append("of those that share an intensity the median has the marker, others are dots")
+    if other_points(cases, entrants):
+        words.append("faint: other configurations")
+    return "; ".join(words) + "."
 
 
-def _scales(cases: Sequence[CaseResult], lines: Sequence[Level], width: float, height: float) -> tuple[Scale, Scale]:
-    """Axes that hold every point, with room for the names above the slope and below the points."""
-    intensities = [intensity(case) for case in cases]
-    lowest = {case_name(case): min(speed(row).median for row in timed_rows(case)) for case in cases}
-    highest = max(speed(row).median for case in cases for row in timed_rows(case))
-    compute = [line for line in lines if line.kind == "compute"]
+def _remarks(results: Results, lines: Sequence[Level]) -> list[str]:
+    names = {CEILING: CEILING, CUBLAS: "best cuBLAS", VENDOR: "NVIDIA"}
+    ridges = [f"{names[line.name]} {line.ridge:.0f}" for line in lines if line.ridge]
+    solid = "Solid: measured in the same run."
+    if ridges:
+        solid += f" Ridges: {', '.join(ridges)} FLOP / byte."
+    remarks = [f"{solid} Bytes: compulsory, each element moved once."]
+    if device := devices.find(results.env.gpu, results.env.multiprocessors):
+        rated = f"{device.tensor_tflops():.4g} TFLOPS at {device.clock_mhz} MHz"
+        remarks.append(f"Dashed: {device.source}, {rated}, dense, fp32 accumulation, scaled to the observed clock.")
+    return remarks
+
+
+def _names_points(cases: Sequence[CaseResult]) -> float:
+    """Room that the names of the products, which stand upright below the points, need."""
+    return max(style.text_points(case_name(case), NAME_SIZE) for case in cases) + 34
+
+
+def _vertical(cases: Sequence[CaseResult], lines: Sequence[Level], height: float, names: float) -> Scale:
+    """Holds every point and compute roof, with ``names`` points below them, and enough of the slopes."""
+    speeds = [median_tflops(row) for case in cases for row in timed_rows(case)]
+    compute = [line.value for line in lines if line.kind == "compute"]
     bandwidths = [line.value for line in lines if line.kind == "bandwidth"]
-    top = max([highest, *(line.value for line in compute)])
-
-    right = max(intensities) * 2
-    lefts = [lower_end(min(intensities), COLUMN_POINTS, right, width)]
-    for line in compute if bandwidths else ():
-        slope_at_name = line.value / max(bandwidths)
-        lefts.append(lower_end(slope_at_name, style.text_points(_compute_text(line), NAME_SIZE) + 32, right, width))
-    bottoms = [min(lowest.values()) / 2.5]
+    rooms = [(min(speeds), max(MARGIN_POINTS, names))]
     if compute and bandwidths:
-        bottoms.append(lower_end(min(line.value for line in compute) / 1.3, SLOPE_POINTS, top * 1.4, height))
-    if len(cases) <= MOST_COLUMNS:
-        room = {name: style.text_points(name, NAME_SIZE) + 30 for name in lowest}
-        bottoms += [lower_end(value, room[name], top * 1.4, height) for name, value in lowest.items()]
-    return Scale(min(lefts), right, width), Scale(min(bottoms), top * 1.4, height)
+        rooms.append((min(compute), SLOPE_POINTS))
+        # Left of all points, below the lowest slope, is the place of its name.
+        rooms.append((min(*compute, min(map(intensity, cases)) * min(bandwidths)), SLOPE_NAME_POINTS))
+    highest = max([*speeds, *compute])
+    top = LEAST_ABOVE * highest
+    for _ in range(4):  # each end depends a little on the other
+        low = min(highest / 4, *(lower_end(value, room, top, height) for value, room in rooms))
+        scale = Scale(low, top, height)
+        if compute:
+            names_end = scale.value(scale.place(min(compute)) + NAME_STEP * len(compute))
+            top = min(max(LEAST_ABOVE * highest, names_end), MOST_ABOVE * highest)
+    return scale
 
 
-def intensity(case: CaseResult) -> float:
-    """Floating-point operations a compulsory byte."""
-    return case.flops / case.compulsory_bytes
+def _horizontal(cases: Sequence[CaseResult], roofs: Roofs, width: float) -> Scale:
+    """Holds every point and ridge, with as much of the slopes as the names of the roofs need."""
+    intensities = [intensity(case) for case in cases]
+    shown = [*intensities, *(line.ridge for line in roofs.compute if line.ridge)]
+    high = 1.1 * max(shown)
+    for _ in range(3):  # each end depends a little on the other
+        start = min(lower_end(min(shown), MARGIN_POINTS, high, width), max(shown) / 4)
+        low = roofs.low(start, high, width, intensities)
+        high = max(shown) * (high / low) ** (MARGIN_POINTS / width)
+    return Scale(low, high, width)
 
 
 def _axes(axes: Axes, x: Scale, y: Scale) -> None:
@@ -123,106 +167,30 @@ def _axes(axes: Axes, x: Scale, y: Scale) -> None:
     axes.grid(True)
 
 
-def _roofs(axes: Axes, x: Scale, y: Scale, lines: Sequence[Level], columns: Sequence[float]) -> None:
-    compute = [line for line in lines if line.kind == "compute"]
-    slopes = sorted((line for line in lines if line.kind == "bandwidth"), key=lambda line: line.value)
-    heights = spread([y.place(line.value) for line in compute], 12.5, 0, y.points)
-    below_names = y.value(min(heights, default=y.points) - 16)
-    free: dict[Level, float] = {}
-    for line in slopes:
-        reach = max(_alike(line, compute) or [y.high])
-        axes.plot([x.low, reach / line.value], [x.low * line.value, reach], color=colour(line), **_stroke(line))
-        free[line] = min(reach, below_names)
-    name_slopes(axes, x, y, free, columns)
-    for line, height in zip(compute, heights, strict=True):
-        start = line.value / max(_alike(line, slopes)) if slopes else x.low
-        axes.plot([start, x.high], [line.value] * 2, color=colour(line), **_stroke(line))
-        if line.ridge:
-            axes.plot([line.ridge], [line.value], marker="o", markersize=4, color=colour(line), zorder=3)
-            # The name ends left of every slope, even at the lower edge of its letters.
-            end = min(x.place(y.value(height - 7) / slopes[-1].value), x.place(start)) - 5
-            axes.annotate(_compute_text(line), (x.value(end), y.value(height)), ha="right", **name_style(line))
-            if abs(height - y.place(line.value)) > 2:
-                leader = [x.value(end + 2), start], [y.value(height), line.value]
-                axes.plot(*leader, color=colour(line), linewidth=0.6, zorder=1.4)
-        else:
-            axes.annotate(line.text, (x.value(6), y.value(height + 8)), ha="left", **name_style(line))
-
-
-def _alike(line: Level, others: Sequence[Level]) -> list[float]:
-    """The values of those that were measured, or quoted, like ``line``; of all if there is none."""
-    return [other.value for other in others if other.measured == line.measured] or [other.value for other in others]
-
-
-def _compute_text(line: Level) -> str:
-    return f"{line.text}  |  ridge {line.ridge:.0f} FLOP/B" if line.ridge else line.text
-
-
-def _stroke(line: Level) -> dict[str, Any]:
-    return {"linewidth": 1.6, "zorder": 2} if line.measured else {"linewidth": 1.1, "dashes": (5, 3), "zorder": 1.5}
-
-
-def _column_places(x: Scale, cases: Sequence[CaseResult]) -> list[float]:
-    wished = [x.place(intensity(case)) for case in cases]
-    margin = COLUMN_POINTS / 2
-    return spread(wished, COLUMN_POINTS, margin, x.points - margin) if len(cases) <= MOST_COLUMNS else wished
-
-
-def _points(
-    axes: Axes,
-    x: Scale,
-    y: Scale,
-    cases: Sequence[CaseResult],
-    places: Sequence[float],
-    looks: dict[str, style.Look],
-    ridge: float,
-) -> None:
-    """The contestants of each case; those below the ``ridge`` are bound by memory."""
-    for case, place in zip(cases, places, strict=True):
-        rows = timed_rows(case)
-        heights = [y.place(speed(row).median) for row in rows]
-        if len(cases) <= MOST_COLUMNS:
-            _name_column(axes, x, y, case_name(case), place, x.place(intensity(case)), min(heights))
-        asides = swarm(heights, MARKER_POINTS + 1)
-        if intensity(case) < ridge:  # left of its intensity a point would seem to be above the slope that bounds it
-            asides = [aside - min(asides) for aside in asides]
-        for row, height, aside in zip(rows, heights, asides, strict=True):
-            look = looks[label(row)]
-            axes.plot(
-                [x.value(place + aside)],
-                [y.value(height)],
-                zorder=4,
-                **_marker(look),
-            )
-
-
-def _name_column(axes: Axes, x: Scale, y: Scale, name: str, place: float, true: float, lowest: float) -> None:
-    """A guide from the axis, where the product's intensity is, to its points, and the product's name beside it."""
-    knee = 10.0
-    guide = [(true, 0.0), (place, knee), (place, lowest - MARKER_POINTS)]
-    axes.plot(
-        [x.value(a) for a, _ in guide], [y.value(b) for _, b in guide], color="#b8bcc0", linewidth=0.8, zorder=1.2
-    )
-    axes.annotate(
-        name,
-        (x.value(place - 3), y.value(knee + 4)),
-        rotation=90,
-        ha="right",
-        va="bottom",
-        fontsize=NAME_SIZE,
-        color=style.MUTED,
-    )
-
-
-def _marker(look: style.Look) -> dict[str, Any]:
-    return {
-        "marker": look.marker,
-        "markersize": MARKER_POINTS,
-        "markerfacecolor": "white",
-        "markeredgecolor": look.colour,
-        "markeredgewidth": 1.7,
-        "linestyle": "none",
-    }
+def _name_products(axes: Axes, x: Scale, y: Scale, cases: Sequence[CaseResult]) -> None:
+    """Upright beside the axis, moved apart where need be, and a guide from each to its points."""
+    at = [x.place(intensity(case)) for case in cases]
+    places = spread(at, NAME_GAP, NAME_GAP, x.points - NAME_GAP)
+    knee = max(style.text_points(case_name(case), NAME_SIZE) for case in cases) + 8
+    for case, true, place in zip(cases, at, places, strict=True):
+        lowest = y.place(min(median_tflops(row) for row in timed_rows(case))) - LARGE_MARKER_POINTS / 2
+        guide = [(place, knee), (true, knee + 12), (true, lowest)]
+        axes.plot(
+            [x.value(across) for across, _ in guide],
+            [y.value(up) for _, up in guide],
+            color="#b8bcc0",
+            linewidth=0.8,
+            zorder=1.2,
+        )
+        axes.annotate(
+            case_name(case),
+            (x.value(place), y.value(knee - 2)),
+            rotation=90,
+            ha="center",
+            va="top",
+            fontsize=NAME_SIZE,
+            color=style.MUTED,
+        )
 
 
 def _legend_columns(looks: dict[str, style.Look]) -> int:
@@ -236,10 +204,14 @@ def _legend_text(name: str) -> str:
 
 
 def _legend(figure: Figure, looks: dict[str, style.Look], columns: int, top: float) -> None:
+    handles = [
+        Line2D([], [], label=_legend_text(name), linestyle="none", **style.hollow(look, LARGE_MARKER_POINTS))
+        for name, look in looks.items()
+    ]
     figure.legend(
-        handles=[Line2D([], [], label=_legend_text(name), **_marker(look)) for name, look in looks.items()],
+        handles=handles,
         loc="upper left",
-        bbox_to_anchor=(0.045, top),
+        bbox_to_anchor=(0.045, top / figure.get_size_inches()[1]),
         ncols=columns,
         frameon=False,
         fontsize=NAME_SIZE,
