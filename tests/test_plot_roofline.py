@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
-from made_up_results import COPY_GBS, L2_GBS, RAGGED, SERIES, results
+from made_up_results import COPY_GBS, RAGGED, SERIES, results
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
@@ -19,7 +19,6 @@ from hgemm.bench.metrics import CEILING, L2, speed
 from hgemm.bench.schema import Results
 from hgemm.bench.suites import SUITES, Shape
 from hgemm.plot import roofline
-from hgemm.plot.levels import Level
 
 mpl.use("Agg")
 MADE_UP = results(dtypes=("bf16", "fp16"))
@@ -29,62 +28,6 @@ MADE_UP = results(dtypes=("bf16", "fp16"))
 def closed_figures() -> Iterator[None]:
     yield
     plt.close("all")
-
-
-def by_name(made_up: Results, dtype: str) -> dict[tuple[str, str], Level]:
-    found = roofline.levels(made_up, dtype)
-    assert len({(level.name, level.kind) for level in found}) == len(found)
-    return {(level.name, level.kind): level for level in found}
-
-
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_levels_are_the_roofs_of_products_that_accumulate_in_fp32(dtype: str) -> None:
-    found = by_name(MADE_UP, dtype)
-    assert list(found) == [
-        ("mma.sync", "compute"),
-        ("cublas", "compute"),
-        ("copy", "bandwidth"),
-        ("l2", "bandwidth"),
-        ("vendor", "compute"),
-        ("vendor", "bandwidth"),
-    ]
-    roofs = {r.name: r.value for r in MADE_UP.roofs if r.dtype in (dtype, None) and r.accumulator in ("float32", None)}
-    for name in ("mma.sync", "cublas"):
-        assert found[name, "compute"].value == roofs[name]
-        assert found[name, "compute"].ridge == pytest.approx(roofs[name] * 1e12 / (roofs["copy"] * 1e9))
-    assert found["copy", "bandwidth"].value == pytest.approx(COPY_GBS / 1000, rel=0.01)
-    assert found["l2", "bandwidth"].value == pytest.approx(L2_GBS / 1000, rel=0.01)
-    assert found["l2", "bandwidth"].text == f"L2 reads {roofs['l2'] / 1000:.3g} TB/s at 1980 MHz"
-    assert [level.measured for level in found.values()] == [True] * 4 + [False] * 2
-
-
-def test_the_vendor_s_peak_is_at_the_clock_of_mma_sync() -> None:
-    made_up = results()
-    for roof in made_up.roofs:
-        roof.clock_mhz = 1500.0 if roof.name == CEILING else 1980.0
-    peak = by_name(made_up, "bf16")["vendor", "compute"]
-    # 132 multiprocessors x 4096 operations x 1500 MHz, over 4.8 TB/s.
-    assert peak.value == pytest.approx(811.008)
-    assert peak.ridge == pytest.approx(811.008 / 4.8)
-    assert peak.text == "NVIDIA, dense, 811 TFLOPS at 1500 MHz (989.4 at 1830 MHz)"
-    for roof in made_up.roofs:
-        roof.clock_mhz = None
-    found = by_name(made_up, "bf16")
-    assert found["vendor", "compute"].value == pytest.approx(989.4, rel=1e-4)
-    assert found["vendor", "compute"].text == "NVIDIA, dense, 989.4 TFLOPS at 1830 MHz"
-    assert found["copy", "bandwidth"].text == "copy 4.1 TB/s"
-
-
-def test_a_file_without_the_newer_roofs_has_the_others() -> None:
-    older = results()
-    older.roofs = [roof for roof in older.roofs if roof.name != L2]
-    found = by_name(older, "bf16")
-    assert ("l2", "bandwidth") not in found
-    assert len(found) == 5
-    bare = dataclasses.replace(older, roofs=[])
-    assert list(by_name(bare, "bf16")) == [("vendor", "compute"), ("vendor", "bandwidth")]
-    unknown = results(gpu="NVIDIA Unheard-of 9000")
-    assert ("vendor", "compute") not in by_name(unknown, "bf16")
 
 
 def slopes(figure: Figure) -> dict[float, bool]:
