@@ -9,21 +9,11 @@ import torch
 from torch import Tensor
 
 import hgemm
-from hgemm.backends import get
+from hgemm.backends import TORCH, get
 from hgemm.problem import UnsupportedProblem
 
 pytestmark = pytest.mark.gpu
-BACKENDS = (
-    "cublas",
-    "cublaslt",
-    "cuda_cp_async",
-    "cuda_tma",
-    "triton_pointer",
-    "triton",
-    "triton_mma_sync",
-    "triton_gluon",
-    "auto",
-)
+BACKENDS = (*(name for name in hgemm.backends().names if name != TORCH), "auto")
 BLOCK = 2**13  # rows that are compared at a time
 BYTES = 16 * 2**30
 

@@ -13,17 +13,7 @@ pytestmark = pytest.mark.gpu
 LAYOUTS = ("nn", "nt", "tn", "tt")
 OUT_FORMS = ("n dense", "n padded", "n odd", "n strided", "t dense", "t padded", "t odd")
 TAKES_EVERYTHING = ("torch", "cuda_cp_async", "triton_pointer")
-NAMES = (
-    "torch",
-    "cublas",
-    "cublaslt",
-    "cuda_cp_async",
-    "cuda_tma",
-    "triton_pointer",
-    "triton",
-    "triton_mma_sync",
-    "triton_gluon",
-)
+NAMES = hgemm.backends().names
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -18,18 +18,7 @@ import hgemm
 from hgemm.backends import get
 from hgemm.reference import exact_integers
 
-BACKENDS = (
-    "torch",
-    "cublas",
-    "cublaslt",
-    "cuda_cp_async",
-    "cuda_tma",
-    "triton_pointer",
-    "triton",
-    "triton_mma_sync",
-    "triton_gluon",
-    "auto",
-)
+BACKENDS = (*hgemm.backends().names, "auto")
 SIZES = (272, 264, 136)
 
 pytestmark = pytest.mark.gpu
