@@ -22,7 +22,7 @@ from hgemm.bench.options import add_shapes, cases_of
 from hgemm.bench.suites import Case
 from hgemm.bench.watchdog import Watchdog
 from hgemm.cuda_kernels.toolchain import BuildError
-from hgemm.program import Parser
+from hgemm.program import Parser, end_with
 from hgemm.tune import compiling
 from hgemm.tune.candidates import DEFAULT_PATTERNS, problem_of
 from hgemm.tune.showing import Progress, as_json, print_entries, print_outcome, print_tuned
@@ -210,4 +210,4 @@ def _forget(gpu: tuned_file.Gpu, cases: Sequence[Case] | None, as_json_text: boo
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_with(main)
