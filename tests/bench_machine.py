@@ -81,6 +81,9 @@ class FakeMachine:
         self.slept.append(seconds)
         self.time += seconds
 
+    def launch_nothing(self) -> None:
+        pass
+
     def synchronize(self) -> None:
         if self.broken:
             raise RuntimeError(self.broken)

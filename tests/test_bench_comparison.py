@@ -90,7 +90,7 @@ def test_a_run_compared_with_itself_is_one_remark() -> None:
     assert compare(whole(), whole()).notes == ["A and B are the same run: what is ambiguous is so by its own scatter"]
     other = whole()
     other.run.utc = "2026-02-01T12:00:00Z"
-    assert compare(whole(), other).notes == []
+    assert not [note for note in compare(whole(), other).notes if "same run" in note]
 
 
 # What is paired with what
@@ -134,7 +134,7 @@ def test_what_a_run_did_not_get_to_is_missing_and_not_broken() -> None:
     comparison = compare(a, b)
     assert "broken" not in verdicts(comparison)
     assert [str(entry.contestant) for entry in comparison.only_a] == ["triton:128x256x64_s3_w64x64"]
-    assert comparison.notes == ["B is not complete: its run ended early"]
+    assert "B is not complete: its run ended early" in comparison.notes
 
 
 def test_what_one_file_lacks_is_listed() -> None:

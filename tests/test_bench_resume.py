@@ -36,7 +36,7 @@ def begun() -> bytes:
     def interrupt() -> None:
         nonlocal bursts
         bursts += FILE.exists()
-        if bursts == 7:  # two to check torch, a round of three (there is no ceiling), and into the next
+        if bursts == 12:  # two to check torch, the warm-up and a round of four (there is no ceiling), and into the next
             raise KeyboardInterrupt
 
     machine.on_burst = interrupt

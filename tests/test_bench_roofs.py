@@ -6,7 +6,7 @@ import torch
 from bench_machine import BASE_SECONDS, FakeCeiling, FakeMachine, backend, product, verify
 
 from hgemm.bench.measure import Bench, Outcome
-from hgemm.bench.metrics import CEILING, CEILING_FP16, COPY, L2, SHARED
+from hgemm.bench.metrics import CEILING, CEILING_FP16, COPY, L2, LAUNCH, SHARED
 from hgemm.bench.plan import DutyCycle, Plan
 from hgemm.bench.results import read, write
 from hgemm.bench.roofs import Limit
@@ -38,7 +38,7 @@ def test_what_belongs_to_the_run_is_timed_in_its_first_case_alone() -> None:
     assert [case.dtype for case in outcome.results.cases] in (["bf16", "fp16"] * 2, ["bf16"] * 2 + ["fp16"] * 2)
     seen: set[str] = set()
     for number, (case, names) in enumerate(zip(outcome.results.cases, roof_rows(outcome), strict=True)):
-        expected = {CEILING, COPY}
+        expected = {CEILING, COPY, LAUNCH}
         if number == 0:
             expected |= {L2, SHARED}
         if case.dtype == "fp16" and "fp16" not in seen:
@@ -53,8 +53,8 @@ def test_what_belongs_to_the_run_is_timed_in_its_first_case_alone() -> None:
 
 def test_a_run_in_fp16_alone_has_all_of_them_in_its_first_case() -> None:
     outcome, asked = run(("fp16",))
-    assert set(roof_rows(outcome)[0]) == {CEILING, CEILING_FP16, COPY, L2, SHARED}
-    assert set(roof_rows(outcome)[1]) == {CEILING, COPY}
+    assert set(roof_rows(outcome)[0]) == {CEILING, CEILING_FP16, COPY, LAUNCH, L2, SHARED}
+    assert set(roof_rows(outcome)[1]) == {CEILING, COPY, LAUNCH}
     # Each kernel is made once.
     assert sorted(limit.name for limit in asked) == sorted([CEILING, CEILING_FP16, L2, SHARED])
     assert {limit.dtype for limit in asked} == {torch.float16}

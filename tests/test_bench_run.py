@@ -63,8 +63,30 @@ def test_a_burst_lasts_as_long_as_asked_and_idle_comes_before_each() -> None:
     case = only_case(run(machine, [backend("torch", product(machine, 1e-4))], mode="kernel", rounds=3))
     # 2 ms of 200 us calls.
     assert timing(find_row(case, "torch")).calls == 10
-    # Three rounds of six: the mma.sync ceiling, copy, L2 and shared memory, the control and torch.
-    assert machine.slept == [0.005] * 18
+    # The warm-up and three rounds of seven: mma.sync, copy, launch, L2 and shared memory, the control and torch.
+    assert machine.slept == pytest.approx([0.005] * 28, rel=0.02)
+
+
+def test_idle_after_a_long_burst_keeps_the_share_of_time_at_work() -> None:
+    machine = FakeMachine()
+    run(machine, [backend("torch", product(machine, 0.0079))], mode="kernel", rounds=1)
+    # torch's one call takes 8 ms instead of 2: then it is 20 ms of idle instead of 5, and only then.
+    rests = sorted(round(rest, 3) for rest in machine.slept)
+    assert rests[:-4] == [0.005] * (len(rests) - 4)
+    assert rests[-4:] == [0.02] * 4 or rests[-3:] == [0.02] * 3, rests
+
+
+def test_nobody_is_timed_before_everybody_has_run_once_untimed() -> None:
+    machine = FakeMachine()
+    began: list[float] = []
+    machine.on_burst = lambda: began.append(machine.time)
+    case = only_case(run(machine, [backend("torch", product(machine, 1e-4))], mode="kernel", rounds=2))
+    first = min(at for row in case.rows for at in timing(row).at_s)
+    rounds = [at for at in began if at > first - 1e-3]
+    assert len(rounds) == 2 * len(case.rows)
+    # Idle and burst of each of the others, and of this one, lie between the last check and the first timed burst.
+    before = sorted(at for at in began if at < first - 1e-3)[-len(case.rows) :]
+    assert all(later - earlier > 0.005 for earlier, later in zip(before, [*before[1:], first], strict=True))
 
 
 def test_sustained_load_has_no_idle_and_an_untimed_burst_before_each_timed_one() -> None:
@@ -207,7 +229,9 @@ def test_readings_stand_beside_their_samples() -> None:
 def test_the_budget_ends_a_run_between_rounds() -> None:
     machine = FakeMachine()
     both = cases((SHAPE, Shape(8, 8, 8)), ("bf16",))
-    outcome = run(machine, [backend("torch", product(machine, 1e-3))], cases=both, rounds=1000, budget_s=2.0)
+    outcome = run(
+        machine, [backend("torch", product(machine, 1e-3))], cases=both, rounds=1000, budget_s=2.0, mode="kernel"
+    )
     assert outcome.stopped == "the budget is spent"
     assert not outcome.results.run.complete
     case = only_case(outcome)  # the second never began
@@ -215,7 +239,7 @@ def test_the_budget_ends_a_run_between_rounds() -> None:
     assert 1 < len(done) < 1000
     # No round was cut: everybody was timed as often.
     assert {len(timing(row).rounds) for row in case.rows} == {len(done)}
-    # A round lasts 6 x (5 ms + about 2 ms); the budget may be passed by one of them.
+    # A round lasts 7 x (5 ms + about 2 ms); the budget may be passed by one of them.
     assert outcome.results.run.seconds < 2.2
 
 

@@ -33,6 +33,9 @@ FASTEST_CLOCK_HZ = 3.2e9
 """To turn seconds into cycles for a spin: above what any GeForce boosts to, as a spin that is too short lets the device
 wait for the host. A slower clock spins longer, which nobody times."""
 
+ATTEMPTS = 5
+"""At a sample in which the device never waits for the host, each with twice the spin of the one before."""
+
 LARGEST_QUEUE = 512
 """Commands that are enqueued ahead: a stream takes about a thousand before launching blocks the host."""
 
@@ -41,6 +44,10 @@ COMMANDS_A_COLD_CALL = 4
 
 IN_FLIGHT = 200
 """Calls between two waits of a HostBurst. A call may be two or three launches; the queue must never be full."""
+
+
+class HostTooSlow(RuntimeError):
+    """The device was done with its spin before everything was enqueued, however long the spin: no sample."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,12 @@ def no_collection() -> Iterator[None]:
 
 class _DeviceBurst:
     """The device's time for what ``_enqueue`` enqueues. It spins while the host launches, and so never waits for it; no
-    garbage is collected meanwhile, which would take the host longer than the spin."""
+    garbage is collected meanwhile, which would take the host longer than the spin.
+
+    Where another program holds the host up, the spin may end first. So the event that follows it is asked once the last
+    call is enqueued: if it has passed, the burst is measured again behind a longer spin, and after ATTEMPTS of them
+    HostTooSlow is raised. That rule looks at no time that was measured, so it favours nobody.
+    """
 
     timer: Timer = "events"
 
@@ -136,19 +148,33 @@ class _DeviceBurst:
         return Sample(at, self._seconds(), reading)
 
     def seconds(self) -> float:
-        """The same without a look at the board: for a trial."""
-        self._launch()
+        """About the same, without a look at the board or at who waited: for a trial."""
+        self._launched_ahead(self._spin_cycles)
         return self._seconds()
 
     def close(self) -> None:
         pass
 
     def _launch(self) -> None:
+        """Enqueues the burst ahead of the device. Raises HostTooSlow."""
+        for attempt in range(ATTEMPTS):
+            if self._launched_ahead(self._spin_cycles << attempt):
+                return
+            self._end.synchronize()
+        raise HostTooSlow(
+            f"the device waited for the host in {ATTEMPTS} of {ATTEMPTS} attempts: other programs hold the host up, "
+            "the queue of launches is full, or the call itself waits for the device"
+        )
+
+    def _launched_ahead(self, spin_cycles: int) -> bool:
+        """Whether the device was still spinning when the last call had been enqueued."""
         with no_collection():
-            torch.cuda._sleep(self._spin_cycles)
+            torch.cuda._sleep(spin_cycles)
             self._start.record()
             self._enqueue()
+            ahead = not self._start.query()
             self._end.record()
+        return ahead
 
     def _seconds(self) -> float:
         self._end.synchronize()
@@ -175,6 +201,19 @@ class GraphBurst(_DeviceBurst):
         self._graph.instantiate()
         # The first launch also uploads the graph.
         super().__init__(machine, call, in_graph * self._replays, rehearsals=2)
+        self._fit_the_queue(in_graph)
+
+    def _fit_the_queue(self, in_graph: int) -> None:
+        """Halves the replays as long as they cannot all be enqueued ahead, as where they fill the launch queue."""
+        while self._replays > 1:
+            try:
+                self._launch()
+            except HostTooSlow:
+                self._replays //= 2
+                self.calls = in_graph * self._replays
+            else:
+                self._end.synchronize()
+                return
 
     def _enqueue(self) -> None:
         for _ in range(self._replays):

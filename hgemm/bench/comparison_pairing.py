@@ -2,9 +2,15 @@
 
 Every sample is first divided by the control's of the same round, so that whatever slows a round as a whole (the clock
 above all) cancels, within a run and between two. Round by round, and not by the control's median: the error of a median
-is common to all samples of the case and so shows in no interval, and it does not follow a clock that drifts. The
-ratios of one run then face those of the other, because round 3 of one run has nothing to do with round 3 of the other:
-``hgemm.bench.statistics.shift`` of their logarithms says how far apart they are, with an interval.
+is common to all samples of the case and so shows in no interval, and it does not follow a clock that drifts.
+
+Before that, what a launch costs is made equal. From one kernel of a graph to the next the device takes a microsecond or
+two, which a busy host or another state of the machine changes by a third of one, for everybody alike: 10% of the
+shortest products. So each round also times a launch of nothing, and as much as that differs from its median over both
+runs is taken off every sample, once for each kernel that a call launches.
+
+The ratios of one run then face those of the other, because round 3 of one run has nothing to do with round 3 of the
+other: ``hgemm.bench.statistics.shift`` of their logarithms says how far apart they are, with an interval.
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from hgemm.bench.comparison import (
@@ -27,10 +33,13 @@ from hgemm.bench.comparison import (
     Verdict,
 )
 from hgemm.bench.comparison_rules import Incomparable, differences, mode_of, refuse_unlike
-from hgemm.bench.metrics import clock_mhz, label, throttled, timed_rows
+from hgemm.bench.metrics import LAUNCH, clock_mhz, find_row, label, throttled, timed_rows
 from hgemm.bench.schema import CaseResult, Results, Row, Timing
 from hgemm.bench.statistics import NOISY_CV, Shift, mean_interval, shift
 from hgemm.bench.tables import title
+
+SHORT_US = 50.0
+"""Products to which the cost of a launch matters: below this, a third of a microsecond is more than half a percent."""
 
 FEWEST_CASES = 3
 """For an interval over cases."""
@@ -63,6 +72,11 @@ def compare(a: Results, b: Results, *, margin: float = 0.01, control: bool = Tru
     if not comparison.changes:
         raise Incomparable("A and B have no contestant in common that was timed in either")
     _describe_control(comparison, yardsticks)
+    short = any(change.us and min(change.us) < SHORT_US for change in comparison.changes)
+    if comparison.controlled and short and a != b and not any(map(_launches, common)):
+        comparison.notes.append(
+            "A or B has no launches of nothing, so short products differ by what the cost of a launch differs"
+        )
     comparison.clocks_mhz = _clock(a), _clock(b)
     comparison.means = _means(comparison)
     worst = {verdict: place for place, verdict in enumerate(VERDICTS)}
@@ -112,7 +126,7 @@ def _compare_case(comparison: Comparison, a: CaseResult, b: CaseResult, controls
             assert row is not None
             missing.append(Missing(a, who[0], False, _why(row)))
         elif row_a.timing and row_b.timing:
-            comparison.changes.append(_timed(comparison.margin, a, who[0], row_a.timing, row_b.timing, controls))
+            comparison.changes.append(_timed(comparison.margin, (a, b), who[0], (row_a, row_b), controls))
         elif row_a.timing is None and row_b.timing is None:
             reasons = dict.fromkeys((_why(row_a), _why(row_b)))
             comparison.never_timed.append(Missing(a, who[0], False, "; in B: ".join(reasons)))
@@ -126,11 +140,25 @@ def _compare_case(comparison: Comparison, a: CaseResult, b: CaseResult, controls
 
 
 def _timed(
-    margin: float, case: CaseResult, who: Contestant, a: Timing, b: Timing, controls: tuple[Timing, Timing] | None
+    margin: float,
+    cases: tuple[CaseResult, CaseResult],
+    who: Contestant,
+    rows: tuple[Row, Row],
+    controls: tuple[Timing, Timing] | None,
 ) -> Change:
+    a, b = rows[0].timing, rows[1].timing
+    assert a and b
     plain = _logarithms(a), _logarithms(b)
     remarks = [] if a.timer == b.timer else [f"timed by {a.timer} in A and by {b.timer} in B"]
-    used = (_over_control(a, controls[0]), _over_control(b, controls[1])) if controls else plain
+    if controls:
+        launches = _launches(cases) or ({}, {})
+        excesses = [
+            {number: len(row.kernels or (None,)) * us for number, us in of_run.items()}
+            for row, of_run in zip(rows, launches, strict=True)
+        ]
+        used = _over_control(a, controls[0], excesses[0]), _over_control(b, controls[1], excesses[1])
+    else:
+        used = plain
     if not all(used):
         remarks.append("no round has the control: plain times")
         used = plain
@@ -145,21 +173,37 @@ def _timed(
     if math.isinf(ratio.high):
         remarks.append(f"too few rounds for an interval: {len(used[0])} and {len(used[1])}")
     us = statistics.median(a.samples_us), statistics.median(b.samples_us)
-    return Change(case, who, ratio.verdict(margin), ratio, plain_ratio.value, us, tuple(remarks))
+    return Change(cases[0], who, ratio.verdict(margin), ratio, plain_ratio.value, us, tuple(remarks))
 
 
 def _logarithms(timing: Timing) -> list[float]:
     return [math.log(us) for us in timing.samples_us]
 
 
-def _over_control(timing: Timing, control: Timing) -> list[float]:
-    """Logarithms of the samples over the control's, of the rounds that both have."""
+def _over_control(timing: Timing, control: Timing, excess: Mapping[int, float]) -> list[float]:
+    """Logarithms of the samples over the control's, of the rounds that both have; ``excess``: microseconds that a call
+    spent on launching beyond the usual, by round, which the samples are freed of."""
     by_round = dict(zip(control.rounds, control.samples_us, strict=True))
     return [
-        math.log(us / by_round[number])
+        math.log((us - excess.get(number, 0.0)) / by_round[number])
         for number, us in zip(timing.rounds, timing.samples_us, strict=True)
-        if number in by_round
+        if number in by_round and us > excess.get(number, 0.0)
     ]
+
+
+def _launches(cases: tuple[CaseResult, CaseResult]) -> tuple[Mapping[int, float], Mapping[int, float]] | None:
+    """How much longer a launch of nothing took than the median of both runs, in A and in B, in microseconds by round;
+    None if either has none."""
+    found = [
+        dict(zip(row.timing.rounds, row.timing.samples_us, strict=True))
+        for case in cases
+        if (row := find_row(case, LAUNCH, "roof")) and row.timing
+    ]
+    if len(found) < len(cases):
+        return None
+    usual = statistics.median([*found[0].values(), *found[1].values()])
+    a, b = ({number: us - usual for number, us in of_run.items()} for of_run in found)
+    return a, b
 
 
 def _controls(a: CaseResult, b: CaseResult) -> tuple[Timing, Timing] | str:

@@ -51,6 +51,9 @@ class Machine(Protocol):
     def synchronize(self) -> None:
         """Waits for the device; raises if it reports an error."""
 
+    def launch_nothing(self) -> None:
+        """Enqueues a kernel of one thread that ends at once."""
+
     def seconds(self, call: Call, calls: int, timing: BurstTiming = "device") -> float:
         """About how long a call takes in such a burst, flush and all, from one trial of ``calls`` calls."""
 
@@ -112,6 +115,9 @@ class CudaMachine:
             self._flush = buffer, torch.zeros((), dtype=torch.float32, device=self.device)
         buffer, total = self._flush
         torch.sum(buffer, dim=0, out=total)
+
+    def launch_nothing(self) -> None:
+        torch.cuda._sleep(0)
 
     def seconds(self, call: Call, calls: int, timing: BurstTiming = "device") -> float:
         if timing == "host":

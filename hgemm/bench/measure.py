@@ -58,6 +58,8 @@ class Bench:
     """Of the control product; None for the one that makes runs comparable."""
     _done: dict[int, CaseResult] = field(default_factory=dict)
     _at_work: tuple[int, CaseResult, list[Entry], Entry] | None = None
+    _rest_s: float = 0.0
+    """Idle before the next burst, by the length of the last one."""
 
     def run(self) -> Outcome:
         """Measures every case, or as many as the budget, an interrupt or the device allows; loses none of them."""
@@ -193,33 +195,40 @@ class Bench:
             return "the operands take {:.1f} GB and {:.1f} GB of device memory are free".format(*gigabytes)
 
     def _rounds(self, result: CaseResult, entries: list[Entry], number: int) -> bool:
+        """An untimed round, so that the board is as warm as the rounds keep it and no longer as hot as the checks in
+        fp64 left it, and then the timed ones. False if the budget cut them short."""
         running = [entry for entry in entries if entry.burst is not None]
         order = random.Random(f"{self.plan.seed} {number}")
-        for round_number in range(self.plan.rounds):
-            if round_number and self._spent():
+        self._rest_s = self.plan.duty.rest_s(0.0)
+        for round_number in range(-1, self.plan.rounds):
+            if round_number > 0 and self._spent():
                 return False
             for index, entry in enumerate(order.sample(running, len(running))):
-                share = (round_number + index / len(running)) / self.plan.rounds
-                text = f"round {round_number + 1} of {self.plan.rounds}"
+                share = (round_number + 1 + index / len(running)) / (self.plan.rounds + 1)
+                text = f"round {round_number + 1} of {self.plan.rounds}" if round_number >= 0 else "warming up"
                 self.observer.doing(text, self._progress(number, 0.5 + 0.5 * share))
                 with self._watched(number, result, entries, entry):
                     self._time(entry, round_number)
         return True
 
     def _time(self, entry: Entry, round_number: int) -> None:
+        """Times one burst; that of round -1 is not kept."""
         burst, timing, row = entry.burst, entry.timing, entry.row
         assert burst is not None and timing is not None
-        self.machine.sleep(self.plan.duty.idle_ms * 1e-3)
+        self.machine.sleep(self._rest_s)
         try:
             for _ in range(self.plan.duty.lead_in_bursts):
                 burst.run()
             sample = burst.run()
+            self._rest_s = self.plan.duty.rest_s(sample.seconds * burst.calls)
         except Exception as error:
             timing.dropped += 1
             row.reason = scrub(f"{type(error).__name__}: {error}")
             if not timing.samples_us:
                 row.status = "failed"
             ensure_alive(self.machine, row, row.reason)
+            return
+        if round_number < 0:
             return
         if row.status == "interrupted":
             row.reason = None

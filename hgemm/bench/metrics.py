@@ -13,8 +13,9 @@ CEILING_FP16 = "mma.sync fp16 accumulate"
 COPY = "copy"
 L2 = "l2"
 SHARED = "shared"
+LAUNCH = "launch"
 """Names of the rows that measure roofs: register-only tensor-core rate with fp32 and with fp16 accumulation, a large
-copy in device memory, reads that L2 answers, reads of shared memory."""
+copy in device memory, reads that L2 answers, reads of shared memory, and the time of a launch that does nothing."""
 
 # Throttle reasons under which a clock reading is not the board's free choice.
 _THROTTLED = frozenset(

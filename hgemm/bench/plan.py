@@ -21,8 +21,14 @@ class DutyCycle:
 
     burst_ms: float = 8.0
     idle_ms: float = 20.0
+    """Before each burst. After a longer one, such as a single call that takes longer than ``burst_ms``, it is longer in
+    the same proportion: the board is at work for the same share of the time, whatever the product."""
     lead_in_bursts: int = 0
     """Untimed bursts before each timed one, so that the clock is the contestant's own and not its predecessor's."""
+
+    def rest_s(self, burst_s: float) -> float:
+        """Seconds of idle after a burst of so many seconds."""
+        return self.idle_ms * 1e-3 * max(1.0, burst_s / (self.burst_ms * 1e-3))
 
     @classmethod
     def sustained(cls, burst_ms: float = 250.0) -> DutyCycle:

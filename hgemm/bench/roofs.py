@@ -16,6 +16,7 @@ from hgemm.bench.metrics import (
     CEILING_FP16,
     COPY,
     L2,
+    LAUNCH,
     SHARED,
     clock_mhz,
     gigabytes_per_second,
@@ -86,12 +87,12 @@ def ceiling_kernel(limit: Limit, device: torch.device) -> CeilingKernel:
 def names(dtype: str, finished: Sequence[CaseResult]) -> list[str]:
     """The rows of roofs in a case that follows the ``finished`` ones.
 
-    Shares of a roof are paired by round, so mma.sync and the copy are timed in every case. The others are the run's,
-    and are timed in its first case, or its first in fp16, alone.
+    What is paired by round is timed in every case: mma.sync and the copy, of which shares are taken, and the launch of
+    nothing. The others are the run's, and are timed in its first case, or its first in fp16, alone.
     """
     once = [CEILING_FP16, L2, SHARED] if dtype == "fp16" else [L2, SHARED]
     done = {row.backend for case in finished for row in case.rows if row.role == "roof"}
-    return [CEILING, COPY, *(name for name in once if name not in done)]
+    return [CEILING, COPY, LAUNCH, *(name for name in once if name not in done)]
 
 
 def ceiling(limit: Limit, machine: Machine, make: MakeCeiling) -> Yardstick:

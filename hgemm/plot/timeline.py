@@ -130,7 +130,7 @@ def _rates(row: Row) -> list[float]:
     """Work over time of every sample of a row, in a unit of its own."""
     if row.timing is None:
         return []
-    return [(row.timing.flops_per_call or row.timing.bytes_per_call) / us for us in row.timing.samples_us]
+    return [(row.timing.flops_per_call or row.timing.bytes_per_call or 1) / us for us in row.timing.samples_us]
 
 
 def _remark(samples: Sequence[Sample], untold: Sequence[str]) -> str:
