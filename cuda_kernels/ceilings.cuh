@@ -56,12 +56,20 @@ struct MmaCeiling {
 #pragma unroll
       for (int word = 0; word < 2; ++word, mine += THREADS) b[j][word] = ptx::ld_global_b32(mine);
 
-#pragma unroll 4
-    for (int iteration = 0; iteration < iterations; ++iteration)
+    // Every other time the fragments of B change places in pairs. Where one of a pair is the other with its sign turned,
+    // sums go back to where they were instead of growing for ever, which float16 cannot hold.
+    const auto multiply = [&](const int other) {
 #pragma unroll
       for (int i = 0; i < ROW_FRAGMENTS; ++i)
 #pragma unroll
-        for (int j = 0; j < COLUMN_FRAGMENTS; ++j) accumulators[i][j].mma(a[i], b[j][0], b[j][1]);
+        for (int j = 0; j < COLUMN_FRAGMENTS; ++j) accumulators[i][j].mma(a[i], b[j ^ other][0], b[j ^ other][1]);
+    };
+#pragma unroll 2
+    for (int pair = 0; pair < iterations / 2; ++pair) {
+      multiply(0);
+      multiply(1);
+    }
+    if (iterations % 2) multiply(0);
 
     uint32_t sum = 0;
 #pragma unroll

@@ -9,6 +9,9 @@ import torch
 
 from hgemm.cuda_kernels import build
 
+MMA_WORDS, MMA_WORDS_OF_A = 32, 16
+"""Words of operands that each thread of MmaCeiling holds."""
+
 _TAGS = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
 L2_SHARE = 4
@@ -72,7 +75,17 @@ def mma_ceiling(dtype: torch.dtype, device: torch.device, accumulator: torch.dty
         return Ceiling(f"mma_{_TAGS[dtype]}", device, dtype)
     if (dtype, accumulator) != (torch.float16, torch.float16):
         raise ValueError(f"mma.sync takes an accumulator in float16 with float16 operands alone, found {dtype}")
-    return Ceiling("mma_f16_f16", device, dtype)
+    ceiling = Ceiling("mma_f16_f16", device, dtype)
+    alternate_signs(ceiling.data)
+    return ceiling
+
+
+def alternate_signs(data: torch.Tensor) -> None:
+    """Makes each second fragment of B the first one's negative, in place: then the sums of the kernel return to 0 every
+    second time, and are finite in float16 however often it runs."""
+    words = data.view(MMA_WORDS, -1)  # a thread's words of A, then of B, of which two make a fragment
+    fragments = words[MMA_WORDS_OF_A:].unflatten(0, (-1, 2, 2))  # pair, fragment of it, word
+    fragments[:, 1] = -fragments[:, 0]
 
 
 def l2_ceiling(device: torch.device) -> Ceiling:

@@ -47,7 +47,10 @@ def mma_sums(elements: torch.Tensor, result: torch.dtype, blocks: int) -> np.nda
     a = a.permute(3, 0, 2, 4, 1, 5, 6).reshape(8, 4, 1, 16, 16)  # warp, fragment, -, row, k
     b = words[16:].reshape(8, 2, 8, 8, 4, 2)  # fragment, half of k, warp, g, t, element
     b = b.permute(2, 0, 1, 4, 5, 3).reshape(8, 1, 8, 16, 8)  # warp, -, fragment, k, column
-    product = (ITERATIONS * (a @ b)).reshape(8, 4, 8, 2, 8, 4, 2)  # ..., half of the rows, g, t, element
+    paired = b[:, :, [1, 0, 3, 2, 5, 4, 7, 6]]  # every other time
+    product = ((ITERATIONS + 1) // 2 * (a @ b) + ITERATIONS // 2 * (a @ paired)).reshape(
+        8, 4, 8, 2, 8, 4, 2
+    )  # ..., half of the rows, g, t, element
     packed = product.to(result).view(torch.int32).numpy().view(np.uint32)[..., 0]
     return np.tile(packed.sum(axis=(1, 2, 3), dtype=np.uint32).reshape(256), (blocks, 1))
 
@@ -73,6 +76,27 @@ def test_in_the_emulator(name: str) -> None:
     sums = torch.zeros(blocks, library.hgemm_ceiling_threads(), dtype=torch.int32)
     assert library.hgemm_ceiling_launch(memory.data_ptr(), tiles, sums.data_ptr(), ITERATIONS, blocks, None) is None
     assert np.array_equal(sums.numpy().view(np.uint32), expected(name, data, blocks))
+
+
+def test_sums_in_float16_stay_finite() -> None:
+    """Entries of 60 times N(0, 1), so that few iterations do for what otherwise takes thousands."""
+    library = ctypes.CDLL(str(build_library("ceiling_mma_f16_f16", ceilings.source("mma_f16_f16"))))
+    ceilings.declare(library)
+    size = library.hgemm_ceiling_tile_bytes() // 2
+    data = 60 * torch.randn(size, generator=torch.Generator().manual_seed(0)).to(torch.float16)
+    threads = library.hgemm_ceiling_threads()
+    assert size == 2 * threads * ceilings.MMA_WORDS
+
+    def sums(iterations: int) -> np.ndarray:
+        found = torch.zeros(1, threads, dtype=torch.int32)
+        assert library.hgemm_ceiling_launch(data.data_ptr(), 1, found.data_ptr(), iterations, 1, None) is None
+        return found.numpy()
+
+    grown = sums(7)
+    ceilings.alternate_signs(data)
+    once, often = sums(1), sums(7)
+    assert not np.array_equal(once, grown)
+    assert np.array_equal(once, often)  # back near 0 after each second time
 
 
 def work_by_hand(name: str) -> int:

@@ -19,6 +19,7 @@ from hgemm.bench.metrics import CEILING, L2, speed
 from hgemm.bench.schema import Results
 from hgemm.bench.suites import SUITES, Shape
 from hgemm.plot import roofline
+from hgemm.plot.source import NothingToDraw
 
 mpl.use("Agg")
 MADE_UP = results(dtypes=("bf16", "fp16"))
@@ -39,6 +40,16 @@ def slopes(figure: Figure) -> dict[float, bool]:
         if len(x) == 2 and line.get_linewidth() > 1 and math.isclose(y[0] / x[0], y[1] / x[1], rel_tol=1e-9):
             found[round(float(y[0] / x[0]), 3)] = line.is_dashed()
     return found
+
+
+def test_the_host_s_time_has_no_roofline() -> None:
+    made_up = results()
+    for case in made_up.cases:
+        for row in case.rows:
+            if row.timing and row.role == "contestant":
+                row.timing.mode = "e2e"
+    with pytest.raises(NothingToDraw, match=r"the host's time was measured \(mode e2e\)"):
+        roofline.draw(made_up, "bf16")
 
 
 def test_bandwidths_are_slopes_solid_if_measured() -> None:

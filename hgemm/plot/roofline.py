@@ -32,7 +32,7 @@ from hgemm.plot.placement import spread
 from hgemm.plot.roofs import NAME_STEP, Roofs, draw_roofs
 from hgemm.plot.scale import Scale, lower_end
 from hgemm.plot.slopes import NAME_SIZE
-from hgemm.plot.source import case_name, timed_cases
+from hgemm.plot.source import case_name, device_cases
 
 MARGIN_POINTS = 12.0
 """From the outermost points to the ends of the axes."""
@@ -52,8 +52,8 @@ SUBTITLE = "half-precision products, fp32 accumulation; every point checked agai
 
 
 def draw(results: Results, dtype: str) -> Figure:
-    """The roofline of every case of one dtype. Raises NothingToDraw if no contestant was timed in it."""
-    cases = timed_cases(results, dtype)
+    """The roofline of every case of one dtype. Raises NothingToDraw if no contestant's device time is known in it."""
+    cases = device_cases(results, dtype)
     lines = levels(results, dtype)
     entrants = best_of_backends(cases)
     configurations = style.looks(row for case in cases for row in timed_rows(case))

@@ -68,6 +68,18 @@ def timed_cases(results: Results, dtype: str) -> list[CaseResult]:
     return cases
 
 
+def device_cases(results: Results, dtype: str) -> list[CaseResult]:
+    """Those in which the device was timed, which a roof limits, and not the host. Raises NothingToDraw for none."""
+    cases = [
+        case
+        for case in timed_cases(results, dtype)
+        if any(row.timing and row.timing.mode != "e2e" for row in timed_rows(case))
+    ]
+    if not cases:
+        raise NothingToDraw(f"in {dtype} the host's time was measured (mode e2e), and a roofline shows the device's")
+    return cases
+
+
 def one_case(cases: Sequence[CaseResult], mnk: tuple[int, int, int] | None) -> CaseResult:
     """The case of the size asked for; without one 4096^3 if it was measured, else the one with the most work.
 

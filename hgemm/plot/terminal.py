@@ -13,7 +13,7 @@ from hgemm.bench.metrics import CEILING, COPY
 from hgemm.bench.schema import CaseResult, Results
 from hgemm.plot.grouping import Entrant, best_of_backends, by_configuration, median_tflops
 from hgemm.plot.levels import Level, levels
-from hgemm.plot.source import NothingToDraw, case_name, timed_cases, wgmma_remark
+from hgemm.plot.source import case_name, device_cases, wgmma_remark
 from hgemm.plot.style import provenance
 
 NARROWEST, WIDEST, HEIGHT = 48, 120, 22
@@ -63,16 +63,10 @@ def intensity(case: CaseResult) -> float:
 
 def figures(results: Results, dtype: str) -> Figures:
     """The points and roofs of one dtype. Raises NothingToDraw if no contestant's device time is known in it."""
-    cases = [case for case in timed_cases(results, dtype) if _on_device(case)]
-    if not cases:
-        raise NothingToDraw(f"in {dtype} the host's time was measured (mode e2e), and a roofline shows the device's")
+    cases = device_cases(results, dtype)
     entrants = by_configuration(cases)
     crowded = len(entrants) * len(cases) > MOST_MARKS
     return Figures(cases, best_of_backends(cases) if crowded else entrants, levels(results, dtype), crowded)
-
-
-def _on_device(case: CaseResult) -> bool:
-    return any(row.timing and row.timing.mode != "e2e" for row in case.rows if row.role == "contestant")
 
 
 def text(results: Results, dtype: str, width: int, *, unicode: bool = True) -> str:
