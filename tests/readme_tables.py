@@ -10,6 +10,7 @@ import re
 import statistics
 from pathlib import Path
 
+from hgemm.bench import ladder
 from hgemm.bench.metrics import CEILING, find_row, label, relative, speed, timed_rows
 from hgemm.bench.results import read
 from hgemm.bench.schema import CaseResult, Results, Row
@@ -19,6 +20,7 @@ README = ROOT / "README.md"
 RESULTS = ROOT / "plots" / "results"
 TABLE_CASE = (4096, "bf16")
 SIZES = (2048, 4096, 8192)
+NOT_MEASURED = "*Not measured yet.*"
 
 # What one idea is worth: the speed of the first over that of the second, in one run. A name without a configuration
 # stands for the fastest of that backend.
@@ -120,6 +122,68 @@ def projections(results: Results) -> str:
     return "\n".join(lines)
 
 
+def ladder_table(name: str = "h200-ladder.json") -> str:
+    """What each technique adds, from the runs of the ladder and, where it was read, the tensor pipe's counter."""
+    path = RESULTS / name
+    if not path.exists():
+        return NOT_MEASURED
+    sustained, profile = RESULTS / "h200-ladder-sustained.json", RESULTS / "h200-profile.json"
+    found = ladder.steps(
+        read(path),
+        TABLE_CASE[1],
+        read(sustained) if sustained.exists() else None,
+        json.loads(profile.read_text()) if profile.exists() else None,
+    )
+    sizes = [f"{size}³ {words}" for size in ladder.SIZES for words in ("TFLOPS", "of the ceiling", "sustained")]
+    head = ["technique", "configuration", "registers", "shared, KiB", "tensor pipe", *sizes]
+    lines = [f"| {' | '.join(head)} |", "| --- | --- |" + " --: |" * (len(head) - 2)]
+    for step in found:
+        config = step.rung.contestant.partition(":")[2]
+        cells = [step.rung.technique, f"`{config}`", str(step.registers or "")]
+        cells.append(f"{step.shared_bytes / 1024:.0f}" if step.shared_bytes else "")
+        cells.append(f"{step.tensor_pipe:.0f}%" if step.tensor_pipe is not None else "")
+        for size in ladder.SIZES:
+            burst, held = step.burst.get(size), step.sustained.get(size)
+            cells += [f"{burst.tflops:.0f}", f"{burst.share.median:.1%}"] if burst else ["", ""]
+            cells.append(f"{held.tflops:.0f}" if held else "")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def counters_table() -> str:
+    """What Nsight Compute counted of one product of each kernel."""
+    path = RESULTS / "h200-profile.json"
+    if not path.exists():
+        return NOT_MEASURED
+    lines = [
+        "| kernel | tensor pipe | shared pipe | wavefronts an ldmatrix, of those needed | L2, of compulsory | waits most |",
+        "| --- | --: | --: | --: | --: | --- |",
+    ]
+    profile = json.loads(path.read_text())
+    for entry in profile["contestants"]:
+        counted = entry["counted"]
+        if counted is None:
+            continue
+        values = counted["values"]
+        ratio = next((kind["ratio"] for kind in counted["shared"] if kind["kind"] == "ldmatrix"), None)
+        l2 = values.get("L2")
+        stall = counted["stalls"][0] if counted["stalls"] else None
+        cells = [
+            f"`{entry['backend']}{':' + entry['config'] if entry['config'] else ''}`",
+            percent(values.get("tensor pipe")),
+            percent(values.get("shared pipe")),
+            f"{ratio:.2f}" if ratio else "",
+            f"{l2 / profile['case']['compulsory_bytes']:.1f}" if l2 else "",
+            f"{stall['reason']}, {stall['share']:.0%}" if stall else "",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}%"
+
+
 def checked() -> str:
     """What hgemm.check reported."""
     report = json.loads((RESULTS / "h200-check.json").read_text())
@@ -136,6 +200,8 @@ def tables() -> dict[str, str]:
     return {
         "contestants": contestants(case_of(squares, *TABLE_CASE)),
         "questions": questions(squares),
+        "ladder": ladder_table(),
+        "counters": counters_table(),
         "projections": projections(read(RESULTS / "h200-llm.json")),
         "batched": projections(read(RESULTS / "h200-batched.json")),
         "check": checked(),

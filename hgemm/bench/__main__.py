@@ -16,6 +16,7 @@ from rich.console import Console
 
 import hgemm
 from hgemm import check
+from hgemm.bench import ladder
 from hgemm.bench.contestants import check_patterns, load
 from hgemm.bench.environment import sources_digest, torch_flags
 from hgemm.bench.machine import CudaMachine, Machine
@@ -30,6 +31,7 @@ from hgemm.bench.results import ResultsError, dumps, read, write
 from hgemm.bench.resume import Previous, nothing_before, resume
 from hgemm.bench.schema import Results
 from hgemm.bench.spreadsheet import csv_text
+from hgemm.bench.suites import Shape
 from hgemm.bench.tables import TABLE_WIDTH, markdown, print_case, print_roofs
 from hgemm.program import Parser, end_with
 
@@ -162,7 +164,7 @@ def default_path(gpu: str, folder: Path) -> Path:
 def _with_defaults(
     parse: Parser, options: argparse.Namespace, arguments: list[str]
 ) -> tuple[Parser, argparse.Namespace, Results | None]:
-    """The options again, with what --resume or --share has for defaults; and the file to be resumed."""
+    """The options again, with what --resume, --share or --ladder has for defaults; and the file to be resumed."""
     stored = None
     if options.resume:
         stored = read(options.resume)
@@ -174,6 +176,10 @@ def _with_defaults(
     elif options.share and not (options.mnk or options.shapes):
         parse = parser(SHARE)
         options = parse.parse_args(arguments)
+    elif options.ladder:
+        if not (options.suite or options.mnk or options.shapes):
+            options.mnk = [Shape(size, size, size) for size in ladder.SIZES]
+        options.backends = ladder.contestants(hgemm.backends())
     return parse, options, stored
 
 

@@ -91,6 +91,11 @@ def _what(group: Any) -> None:
         help=f"NAME, NAME:CONFIG or NAME:default, with * and ? (default: {' '.join(DEFAULT_PATTERNS)})",
     )
     group.add_argument(
+        "--ladder",
+        action="store_true",
+        help="the configurations that each switch on one technique more, at 4096 and 8192 unless shapes are given",
+    )
+    group.add_argument(
         "--contestant",
         type=Path,
         action="append",

@@ -2,6 +2,7 @@
 
 roofline: speed over arithmetic intensity. ceiling: one case in % of the mma.sync rate. sizes: speed over size. heatmap:
 ratios to a baseline. samples: every sample of one case. timeline: speed, clock, power and temperature over the run.
+ladder: what each technique adds, from a file of python -m hgemm.bench --ladder.
 
 Of the kernels themselves, without any measurement: swizzle (the banks that ldmatrix touches), pipeline (what each stage
 of the ring does over K), raster (the order of the tiles, in waves of a GPU).
@@ -30,6 +31,7 @@ from hgemm.plot import (
     NothingToDraw,
     Options,
     draw,
+    ladder,
     mechanism,
     reason_of,
     save,
@@ -45,7 +47,7 @@ newest measurements that come with the package are drawn. Exit status: 0, 2 if a
 
 def parser() -> Parser:
     parse = Parser("python -m hgemm.plot", description=__doc__, epilog=EPILOG)
-    kinds = f"{', '.join(KINDS)}, or all of these (default: roofline); {', '.join(mechanism.KINDS)}"
+    kinds = f"{', '.join(KINDS)}, or all of these (default: roofline); {LADDER}; {', '.join(mechanism.KINDS)}"
     parse.add_argument("kinds", nargs="*", metavar="KIND", help=kinds)
     parse.add_argument("--from", dest="source", type=Path, metavar="FILE", help="results file of hgemm.bench")
     parse.add_argument("--out", type=Path, metavar="DIR", help="folder for the pictures (default: plots/)")
@@ -64,6 +66,7 @@ def parser() -> Parser:
     )
     parse.add_argument("--baseline", metavar="NAME", help="backend[:config] to compare with (default: torch)")
     parse.add_argument("--contestant", metavar="NAME", help="one backend[:config], over M and N")
+    parse.add_argument("--sustained", type=Path, metavar="FILE", help="of ladder: the same under sustained load")
     parse.add_argument("--text", action="store_true", help="the roofline as text on the terminal, no picture")
     parse.add_argument("--json", action="store_true", help="print what was drawn, and from what, as JSON")
     mechanism.add_options(parse)
@@ -84,7 +87,7 @@ def main(argv: list[str] | None = None) -> int:
         chosen = mechanism.Options(given.config, given.gpu, Shape(*given.mnk) if given.mnk else None)
         files, facts = mechanism.draw_all(of_kernels, chosen, folder, given.format, save)
         answer |= {"kernels": facts} if facts else {}
-        if charts := [kind for kind in kinds if kind in KINDS]:
+        if charts := [kind for kind in kinds if kind in KINDS or kind == LADDER]:
             source = given.source or _default_source(folder, console)
             if not given.source:
                 console.print(f"drawing {source}", soft_wrap=True)
@@ -94,6 +97,9 @@ def main(argv: list[str] | None = None) -> int:
                 _print_text(results, answer, as_json=given.json)
                 return 0
             asked = {name: value for name in _ASKED if (value := getattr(given, name)) is not None}
+            if LADDER in kinds:
+                files += _draw_ladder(results, given.sustained, folder, given.format)
+                charts.remove(LADDER)
             files += _draw_all(results, charts, folder, given.format, Options(**asked), console, "all" in given.kinds)
     except BrokenPipeError:
         raise
@@ -108,7 +114,10 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-ALL_KINDS = (*KINDS, *mechanism.KINDS)
+LADDER = "ladder"
+"""A kind that takes a second results file."""
+
+ALL_KINDS = (*KINDS, LADDER, *mechanism.KINDS)
 
 _ASKED = ("mnk", "baseline", "contestant")
 
@@ -120,12 +129,14 @@ def _kinds(parse: Parser, given: argparse.Namespace) -> list[str]:
         if kind not in ALL_KINDS and kind != "all":
             parse.error(f"a picture is one of {', '.join(ALL_KINDS)}, or all; found {kind!r}")
     if "all" in kinds:
-        kinds = [*KINDS, *(kind for kind in kinds if kind in mechanism.KINDS)]
+        kinds = [*KINDS, *(kind for kind in kinds if kind not in (*KINDS, "all"))]
     if given.text and kinds != ["roofline"]:
         parse.error(f"--text shows the roofline and nothing else; found {' '.join(given.kinds)}")
     if given.text and given.out:
         parse.error(f"--text draws no picture; leave out --out {given.out}")
-    if given.source and not set(kinds) & set(KINDS):
+    if given.sustained and LADDER not in kinds:
+        parse.error(f"--sustained is for {LADDER}; found {' '.join(kinds)}")
+    if given.source and not set(kinds) & {*KINDS, LADDER}:
         parse.error(f"--from is for charts of measurements; found {' '.join(kinds)}, which need no results file")
     for name in dict.fromkeys((*_ASKED, *mechanism.OPTIONS)):
         takers = [kind for kind, names in OPTIONS.items() if name in names]
@@ -155,8 +166,28 @@ def _draw_all(
                 raise NothingToDraw(f"{kind}: {error}") from None
             missing.append(f"{kind}: {error}")
             console.print(f"no {kind}: {error}", soft_wrap=True, markup=False)
-    if not files:
+    if missing and not files:
         raise NothingToDraw("; ".join(missing))
+    return files
+
+
+def _draw_ladder(results: Results, sustained: Path | None, folder: Path, formats: tuple[str, ...]) -> list[Path]:
+    """One picture a dtype that has rungs. Raises NothingToDraw if none has."""
+    other = load(sustained) if sustained else None
+    files: list[Path] = []
+    reasons = []
+    for dtype in timed_dtypes(results):
+        try:
+            figure = ladder.draw(results, dtype, other)
+        except NothingToDraw as error:
+            reasons.append(str(error))
+            continue
+        folder.mkdir(parents=True, exist_ok=True)
+        for form in formats:
+            files.append(folder / f"{LADDER}-{dtype}.{form}")
+            save(figure, files[-1])
+    if not files:
+        raise NothingToDraw(f"{LADDER}: {'; '.join(reasons)}")
     return files
 
 

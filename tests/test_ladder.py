@@ -1,0 +1,106 @@
+"""The ladder: its rungs in order, what each adds, where configurations are missing, its picture and its command."""
+
+import json
+from pathlib import Path
+
+import pytest
+from made_up_results import results
+from picture_texts import assert_texts_are_apart_and_inside
+
+import hgemm
+from hgemm.bench import ladder
+from hgemm.bench.options import parser
+from hgemm.bench.results import write
+from hgemm.bench.schema import Results
+from hgemm.bench.suites import Shape
+from hgemm.config import Config
+from hgemm.plot import ladder as picture
+from hgemm.plot.__main__ import main
+from hgemm.plot.source import NothingToDraw
+
+NAMES = [rung.contestant for rung in ladder.RUNGS]
+
+
+def run(shares: dict[str, float], sizes: tuple[int, ...] = ladder.SIZES) -> Results:
+    """A file with these contestants, whose speeds have the given ratios to each other."""
+    series = [(*name.split(":"), share, 200, 98_304) for name, share in shares.items()]
+    return results(shapes=[Shape(size, size, size) for size in sizes], series=series)
+
+
+def test_the_rungs_are_configurations_each_once_and_build_on_an_earlier_one() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+    for place, rung in enumerate(ladder.RUNGS):
+        Config.parse(rung.contestant.partition(":")[2])
+        assert rung.base is None or rung.base in NAMES[:place]
+
+
+def test_rungs_that_do_not_exist_are_not_measured() -> None:
+    chosen = ladder.contestants([hgemm.backends()["cuda_cp_async"]])
+    assert chosen == [name for name in NAMES if name.startswith("cuda_cp_async:")]
+    assert chosen
+
+
+def test_steps_hold_what_the_files_say() -> None:
+    burst, sustained = run({NAMES[1]: 0.5, NAMES[0]: 0.2, "torch:x": 0.9}), run({NAMES[1]: 0.4}, (4096,))
+    counted = {"contestants": [{"backend": "cuda_cp_async", "config": NAMES[1][14:], "counted": None}]}
+    first, second = ladder.steps(burst, "bf16", sustained, counted)
+    assert [first.rung, second.rung] == list(ladder.RUNGS[:2])
+    assert (second.registers, second.shared_bytes, second.tensor_pipe) == (200, 98_304, None)
+    assert second.burst.keys() == set(ladder.SIZES)
+    assert second.sustained.keys() == {4096}
+    assert first.sustained == {}
+    assert second.burst[4096].share.median == pytest.approx(0.5, rel=0.03)
+    assert second.sustained[4096].share.median == pytest.approx(0.4, rel=0.03)
+    assert ladder.gain(second, [first, second], 4096) == pytest.approx(1.5, rel=0.1)
+    assert ladder.gain(first, [first, second], 4096) is None
+    counted["contestants"][0]["counted"] = {"values": {"tensor pipe": 81.5}}  # type: ignore[dict-item]
+    assert ladder.steps(burst, "bf16", None, counted)[1].tensor_pipe == 81.5
+
+
+def test_an_alternative_is_held_against_what_it_replaces() -> None:
+    producer = next(rung for rung in ladder.RUNGS if rung.base)
+    assert producer.base is not None
+    before = NAMES[NAMES.index(producer.contestant) - 1]
+    found = ladder.steps(run({producer.base: 0.4, before: 0.8, producer.contestant: 0.6}), "bf16")
+    assert ladder.gain(found[2], found, 8192) == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("sustained", [False, True])
+def test_the_picture_of_all_rungs(sustained: bool) -> None:
+    shares = {name: 0.3 + 0.045 * place for place, name in enumerate(NAMES)}
+    figure = picture.draw(run(shares), "bf16", run(shares) if sustained else None)
+    assert_texts_are_apart_and_inside(figure)
+    written = {text.get_text() for axes in figure.axes for text in axes.texts}
+    assert {rung.technique for rung in ladder.RUNGS} <= written
+
+
+def test_too_few_rungs_are_no_ladder() -> None:
+    with pytest.raises(NothingToDraw, match=r"fewer than 2 rungs .* 4096³ and 8192³ in bf16.*--ladder"):
+        picture.draw(run({NAMES[0]: 0.2}), "bf16")
+    with pytest.raises(NothingToDraw):
+        picture.draw(run({NAMES[0]: 0.2, NAMES[1]: 0.3}, (1024,)), "bf16")
+
+
+def test_the_command_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "ladder.json"
+    write(run({NAMES[0]: 0.2, NAMES[1]: 0.3}), file)
+    arguments = [
+        "--from",
+        str(file),
+        "--sustained",
+        str(file),
+        "--out",
+        str(tmp_path / "out"),
+        "--format",
+        "svg",
+        "--json",
+    ]
+    assert main(["ladder", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == [str(tmp_path / "out" / "ladder-bf16.svg")]
+    with pytest.raises(SystemExit):
+        main(["sizes", *arguments])
+    assert "--sustained is for ladder" in capsys.readouterr().err
+
+
+def test_bench_takes_the_ladder() -> None:
+    assert parser().parse_args(["--ladder"]).ladder
