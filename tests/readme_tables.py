@@ -156,7 +156,7 @@ def counters_table() -> str:
     if not path.exists():
         return NOT_MEASURED
     lines = [
-        "| kernel | tensor pipe | shared pipe | wavefronts an ldmatrix, of those needed | L2, of compulsory | waits most |",
+        "| kernel | tensor pipe | shared pipe | ldmatrix wavefronts, of needed | L2, of compulsory | waits most |",
         "| --- | --: | --: | --: | --: | --- |",
     ]
     profile = json.loads(path.read_text())

@@ -20,7 +20,7 @@ FEWEST_RUNGS = 2
 LAST = 104.0
 """End of the axes, in %."""
 SHORT = 40.0
-"""The figures stand in a bar of more than so many %, else behind it."""
+"""The figures stand at the foot of a bar of more than so many %, else behind it."""
 
 
 def draw(results: Results, dtype: str, sustained: Results | None = None) -> Figure:
@@ -36,7 +36,7 @@ def draw(results: Results, dtype: str, sustained: Results | None = None) -> Figu
             f"fewer than {FEWEST_RUNGS} rungs of the ladder were timed with the ceiling at {names} in {dtype}; "
             "measure them with `python -m hgemm.bench --ladder`"
         )
-    remark = "Beside a bar: share of the ceiling, and the change in speed against the rung that it builds on."
+    remark = "With each bar: share of the ceiling, and the change in speed against the rung that it builds on."
     left, gap, top = 3.0, 0.4, 1.0
     bottom = style.footer_inches(results, remark) + 0.72
     height = bottom + top + BAR_INCHES * (len(found) + 0.4)
@@ -68,10 +68,9 @@ def _panel(axes: Axes, found: Sequence[Step], size: int, *, names: bool) -> None
             inside = percent > SHORT
             axes.annotate(
                 text,
-                (percent, place),
-                (-7 if inside else 6, 0),
+                (0 if inside else percent, place),
+                (6, 0),
                 textcoords="offset points",
-                ha="right" if inside else "left",
                 va="center",
                 fontsize=7.6,
                 color="white" if inside else style.INK,
