@@ -127,7 +127,7 @@ def test_a_burst_for_which_the_device_waited_is_measured_again_behind_a_longer_s
 ) -> None:
     device = Device(stalls=[1e-3, 1e-3])
     on(device, monkeypatch)
-    burst = EventBurst(device, device.enqueue, 10)
+    burst = GraphBurst(device, device.enqueue, 10, 1)
     burst.run()
     first, *longer = device.spins
     assert longer == [2 * first, 4 * first]
@@ -138,7 +138,7 @@ def test_a_burst_for_which_the_device_waited_is_measured_again_behind_a_longer_s
 def test_a_host_that_never_keeps_ahead_gives_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(stalls=[1.0] * 100)
     on(device, monkeypatch)
-    burst = EventBurst(device, device.enqueue, 10)
+    burst = GraphBurst(device, device.enqueue, 10, 1)
     with pytest.raises(bursts.HostTooSlow, match="waited for the host"):
         burst.run()
     assert len(device.spins) == bursts.ATTEMPTS
@@ -162,3 +162,16 @@ def test_replays_that_do_not_fit_the_launch_queue_are_halved(monkeypatch: pytest
     burst = GraphBurst(device, replay, 16 * bursts.LARGEST_GRAPH, 1)
     assert burst.calls == 4 * bursts.LARGEST_GRAPH
     burst.run()
+
+
+def test_a_call_that_waits_for_the_device_itself_is_timed_with_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device(stalls=[])
+    on(device, monkeypatch)
+
+    def waits(index: int) -> None:
+        device.now = max(device.now, device.spun_until)
+
+    burst = EventBurst(device, waits, 3)
+    tried = len(device.spins)
+    burst.run()
+    assert (tried, len(device.spins)) == (bursts.ATTEMPTS, bursts.ATTEMPTS + 1)

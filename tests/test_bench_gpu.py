@@ -94,6 +94,14 @@ def test_the_cost_of_launching_is_outside_the_measured_time(machine: CudaMachine
     burst.run()
 
 
+def test_thousands_of_launches_are_enqueued_ahead_of_the_device(machine: CudaMachine) -> None:
+    with machine.activate():
+        burst = machine.burst(lambda index: machine.launch_nothing(), 5000)
+        assert burst.timer == "graph"
+        assert 1e-7 < burst.run().seconds < 1e-4
+        burst.close()
+
+
 def test_kernels_are_described_by_the_driver(machine: CudaMachine, product) -> None:
     call, _, _ = product
     kernels = machine.kernels(call)

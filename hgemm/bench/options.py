@@ -118,7 +118,9 @@ def _how(group: Any) -> None:
         "again; cold: each call after a flush of the L2; e2e: the host's time to issue a call, with out= and without",
     )
     group.add_argument("--burst-ms", type=float, metavar="MS", help="length of a burst (default: 8; sustained: 250)")
-    group.add_argument("--idle-ms", type=float, metavar="MS", help="idle before each burst (default: 20)")
+    group.add_argument(
+        "--idle-ms", type=float, metavar="MS", help="idle before each burst, longer after a longer one (default: 20)"
+    )
     group.add_argument("--sustained", action="store_true", help="no idle, each timed burst after an untimed one")
     group.add_argument("--rounds", type=int, default=7, help="samples a contestant (default: 7)")
     group.add_argument("--budget", type=float, metavar="MINUTES", help="begin no round after this long")

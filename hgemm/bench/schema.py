@@ -50,6 +50,7 @@ class Timing:
     """graph: events around a CUDA graph of the calls. events: around eager calls. wall: the host's clock."""
     burst_ms: float
     idle_ms: float
+    """Before each burst; after one longer than ``burst_ms`` longer in proportion."""
     lead_in_bursts: int
     """Untimed bursts before each timed one: 0 in bursts, at least 1 in sustained running."""
     calls: int
@@ -67,7 +68,7 @@ class Timing:
     """Mode e2e: the same calls until the device had finished them, sample by sample; empty in the other modes."""
     clocks: Clocks = field(default_factory=Clocks)
     dropped: int = 0
-    """Samples lost to an error."""
+    """Samples lost to an error, or because the device waited for the host however often they were tried."""
 
 
 @dataclass

@@ -76,7 +76,12 @@ def _panel(axes: Axes, found: Sequence[Step], size: int, *, names: bool) -> None
                 color="white" if inside else style.INK,
             )
         if held := step.sustained.get(size):
-            look = {"marker": "D", "markersize": 4.6, "markerfacecolor": "white", "markeredgecolor": style.INK}
+            look: dict[str, Any] = {
+                "marker": "D",
+                "markersize": 4.6,
+                "markerfacecolor": "white",
+                "markeredgecolor": style.INK,
+            }
             axes.plot([100 * held.share.median], [place], linestyle="none", zorder=3, **look)
     axes.axvline(100, color=style.INK, linewidth=1.2, zorder=1)
     axes.set_xlim(0, LAST)
