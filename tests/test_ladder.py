@@ -9,7 +9,8 @@ from picture_texts import assert_texts_are_apart_and_inside
 
 import hgemm
 from hgemm.bench import ladder
-from hgemm.bench.options import parser
+from hgemm.bench.__main__ import _with_defaults
+from hgemm.bench.options import parser, plan_of, recorded
 from hgemm.bench.results import write
 from hgemm.bench.schema import Results
 from hgemm.bench.suites import Shape
@@ -102,5 +103,11 @@ def test_the_command_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "--sustained is for ladder" in capsys.readouterr().err
 
 
-def test_bench_takes_the_ladder() -> None:
-    assert parser().parse_args(["--ladder"]).ladder
+def test_bench_measures_the_rungs_that_exist_at_the_ladder_s_sizes_or_at_those_given() -> None:
+    usual = ["4096,4096,4096", "8192,8192,8192"]
+    for arguments, shapes in ((["--ladder"], usual), (["--ladder", "--mnk", "8,8,8"], ["8,8,8"])):
+        parse = parser()
+        _, options, _ = _with_defaults(parse, parse.parse_args(arguments), arguments)
+        assert recorded(options)["mnk"] == shapes
+        assert recorded(options)["backends"] == ladder.contestants(hgemm.backends())
+        assert [case.shape.M for case in plan_of(options).cases] == [int(shape.split(",")[0]) for shape in shapes]
