@@ -93,6 +93,11 @@ FEW_ROWS = (
     _tma("16x128x64_s4_w16x32", 3),
     # 6 x ((32 + 64) x 128 + 8) bytes: three blocks, one on sm_120.
     _tma("32x64x64_s6_w32x16", 3),
+    # Weights of fewer columns than fill the device with tiles: 4,096 are 64 tiles for 132 multiprocessors.
+    _tma("16x64x64_s7_w16x16_split2", 3),
+    _tma("16x64x64_s7_w16x16_split4", 3),
+    _tma("16x64x64_s7_w16x16_split8", 3),
+    _tma("32x64x64_s6_w32x16_split4", 3),
 )
 
 FAMILIES: dict[str, Family] = {
@@ -130,6 +135,9 @@ FAMILIES: dict[str, Family] = {
                 _tma("256x128x64_s4_w64x64_rotate", 1),
                 _tma("256x128x64_s4_w64x64_rotate_persistent", 1),
                 *FEW_ROWS,
+                # Few tiles and a long K: the parts fill the device.
+                _tma("128x128x64_s3_w64x32_split2", 2),
+                _tma("128x128x64_s3_w64x32_split4", 2),
             ),
         ),
     )
@@ -168,6 +176,7 @@ class Unit:
                 f"  static constexpr bool B_K_CONTIGUOUS = {_cpp(self.layout[1] == 't')};",
                 *(["  static constexpr bool SWIZZLED = false;"] if "noswizzle" in c.flags else []),
                 *(["  static constexpr bool PERSISTENT = true;"] if "persistent" in c.flags else []),
+                *([f"  static constexpr int PARTS = {c.parts};"] if c.parts > 1 else []),
                 "};",
                 f"static_assert({kernel.kernel}<hgemm::{self.dtype}, Config_{index}>::SHARED_BYTES == "
                 f'{kernel.shared_bytes}, "shared memory of {c.name} in configs.py");',

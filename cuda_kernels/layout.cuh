@@ -91,6 +91,7 @@ struct TileShape {
   static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
   static constexpr bool SWIZZLED = true;
   static constexpr bool PERSISTENT = false;  // as many blocks as the device holds, each computing tile after tile of C
+  static constexpr int PARTS = 1;            // blocks that share a tile of C, a part of K each
 
   static_assert(TileM % WarpM == 0 && TileN % WarpN == 0, "the warps tile the block");
   static_assert(64 % WarpM == 0 || WarpM % 64 == 0, "a warp's rows lie in whole boxes of 64 or in one of them");

@@ -35,7 +35,7 @@ struct TmaRotatingGemm {
   static constexpr int BARRIER_BYTES = 8;  // two mbarriers a stage, behind the ring
   static constexpr int SHARED_BYTES = Config::STAGES * (Ring::BYTES + 2 * BARRIER_BYTES);
 
-  static const char* launch(const HgemmProblem& problem, void* stream);
+  static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
   static const char* resources(HgemmResources* result);
 };
 
@@ -139,7 +139,7 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
 }
 
 template <class T, class Config>
-const char* TmaRotatingGemm<T, Config>::launch(const HgemmProblem& p, void* stream) {
+const char* TmaRotatingGemm<T, Config>::launch(const HgemmProblem& p, void*, void* stream) {
   constexpr auto kernel = tma_rotating_gemm<T, Config>;
   TensorMap a_map, b_map;
   if (const char* error = encode_operands<T, Config>(p, &a_map, &b_map)) return error;
