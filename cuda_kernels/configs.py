@@ -134,6 +134,8 @@ FAMILIES: dict[str, Family] = {
                 # 4 x (49,152 + 16) bytes: a second mbarrier a stage takes the place of the block's barrier.
                 _tma("256x128x64_s4_w64x64_rotate", 1),
                 _tma("256x128x64_s4_w64x64_rotate_persistent", 1),
+                # Half a wave of tiles left over is shared by all blocks.
+                _tma("256x128x64_s4_w64x64_rotate_persistent_tail", 1),
                 *FEW_ROWS,
                 # Few tiles and a long K: the parts fill the device.
                 _tma("128x128x64_s3_w64x32_split2", 2),
@@ -176,6 +178,7 @@ class Unit:
                 f"  static constexpr bool B_K_CONTIGUOUS = {_cpp(self.layout[1] == 't')};",
                 *(["  static constexpr bool SWIZZLED = false;"] if "noswizzle" in c.flags else []),
                 *(["  static constexpr bool PERSISTENT = true;"] if "persistent" in c.flags else []),
+                *(["  static constexpr bool TAIL = true;"] if "tail" in c.flags else []),
                 *([f"  static constexpr int PARTS = {c.parts};"] if c.parts > 1 else []),
                 "};",
                 f"static_assert({kernel.kernel}<hgemm::{self.dtype}, Config_{index}>::SHARED_BYTES == "

@@ -18,28 +18,29 @@ namespace hgemm {
 // The workspace holds tiles of sums, in slots, as they lie in the registers of a block that computes them: piece after
 // piece, a piece being 16 rows of a warp tile, and of a piece fragment after fragment, 16 bytes a lane. What lies in
 // rows past the last of C, or in a piece right of it, is neither written nor read.
-template <int TileM, int TileN, int WarpM, int WarpN>
+template <class Tile>
 struct Pieces {
-  static constexpr int TILE_M = TileM, TILE_N = TileN;
-  static constexpr int OF_WARP = WarpM / 16, WARPS_N = TileN / WarpN;
-  static constexpr int COUNT = TileM / 16 * WARPS_N;  // in a tile
-  static constexpr int FRAGMENTS = WarpN / 8;
+  static constexpr int TILE_M = Tile::TILE_M, TILE_N = Tile::TILE_N;
+  static constexpr int OF_WARP = Tile::WARP_M / 16;
+  static constexpr int COUNT = Tile::WARPS * OF_WARP;  // in a tile
+  static constexpr int FRAGMENTS = Tile::WARP_N / 8;
   static constexpr int FRAGMENT_FLOATS = 16 * 8;
-  static constexpr int64_t TILE_FLOATS = TileM * TileN, TILE_BYTES = TILE_FLOATS * 4;
+  static constexpr int64_t TILE_FLOATS = TILE_M * TILE_N, TILE_BYTES = TILE_FLOATS * 4;
 
   // A piece as a tile of C of its own, so that it is stored as one.
-  struct Shape : TileShape<16, WarpN, 64, 1, 16, WarpN> {
+  struct Shape : TileShape<16, Tile::WARP_N, 64, 1, 16, Tile::WARP_N> {
     static constexpr bool A_K_CONTIGUOUS = true, B_K_CONTIGUOUS = true;
   };
 
   HGEMM_DEVICE BlockTile place(const BlockTile& tile, int piece) {
     const int warp = piece / OF_WARP, down = piece % OF_WARP;
-    return {tile.row + warp / WARPS_N * WarpM + down * 16, tile.column + warp % WARPS_N * WarpN, tile.batch};
+    return {tile.row + warp / Tile::WARPS_N * Tile::WARP_M + down * 16,
+            tile.column + warp % Tile::WARPS_N * Tile::WARP_N, tile.batch};
   }
 
   // Whether a lane has sums in C: mma leaves it row `lane / 4` and the one eight rows further down.
-  HGEMM_DEVICE bool reaches(const Output& c, const BlockTile& place, int lane) {
-    return place.row + lane / 4 < c.M && place.column < c.N;
+  HGEMM_DEVICE bool reaches(int M, int N, const BlockTile& place, int lane) {
+    return place.row + lane / 4 < M && place.column < N;
   }
 
   HGEMM_DEVICE int64_t offset(int64_t slot, int piece, int lane) {
@@ -47,12 +48,12 @@ struct Pieces {
   }
 
   template <class Warp>
-  HGEMM_DEVICE void store(const Warp& warp_tile, float* workspace, int64_t slot, const Output& c, const BlockTile& tile,
+  HGEMM_DEVICE void store(const Warp& warp_tile, float* workspace, int64_t slot, int M, int N, const BlockTile& tile,
                           int warp, int lane) {
 #pragma unroll
     for (int down = 0; down < OF_WARP; ++down) {
       const int piece = warp * OF_WARP + down;
-      if (!reaches(c, place(tile, piece), lane)) break;  // what is further down reaches no further
+      if (!reaches(M, N, place(tile, piece), lane)) break;  // what is further down reaches no further
       float* const to = workspace + offset(slot, piece, lane);
 #pragma unroll
       for (int j = 0; j < FRAGMENTS; ++j) ptx::st_global_v4(to + j * FRAGMENT_FLOATS, warp_tile.accumulators[down][j]);
@@ -61,7 +62,7 @@ struct Pieces {
 };
 
 template <class Config>
-using PiecesOf = Pieces<Config::TILE_M, Config::TILE_N, Config::WARP_M, Config::WARP_N>;
+using PiecesOf = Pieces<TileShape<Config::TILE_M, Config::TILE_N, 64, 1, Config::WARP_M, Config::WARP_N>>;
 
 // Where the parts of one tile lie, in the order of K.
 struct Slots {
@@ -110,7 +111,7 @@ add_parts(const Output c, const Cut cut, const uint32_t pieces) {
   const BlockTile place = Pieces::place(block_tile<Pieces>(cut.tile(cut_tile), c.M, c.N), piece);
   if (place.row >= c.M || place.column >= c.N) return;
   const Slots slots = cut.slots(cut_tile);
-  const uint32_t count = Pieces::reaches(c, place, lane) ? slots.count : 0;
+  const uint32_t count = Pieces::reaches(c.M, c.N, place, lane) ? slots.count : 0;
 
   ptx::griddepcontrol_wait();
   WarpTile<T, Shape> sum(0, lane);

@@ -106,7 +106,7 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
   warp_tile.multiply(1);
 
   if constexpr (Config::PARTS > 1) {
-    PiecesOf<Config>::store(warp_tile, split.workspace, split.slot(number, part), c, tile, warp, lane);
+    PiecesOf<Config>::store(warp_tile, split.workspace, split.slot(number, part), c.M, c.N, tile, warp, lane);
     return;
   }
 

@@ -29,6 +29,7 @@ from hgemm.cuda_kernels.emulator import (
     mutants_cp_async,
     mutants_parts,
     mutants_shared,
+    mutants_tail,
     mutants_tma,
     mutants_tma_rotating,
 )
@@ -41,6 +42,7 @@ MUTANTS = (
     *mutants_tma.MUTANTS,
     *mutants_tma_rotating.MUTANTS,
     *mutants_parts.MUTANTS,
+    *mutants_tail.MUTANTS,
     *mutants_shared.MUTANTS,
 )
 SCHEDULES = ("eager", "lazy", "lazy,reversed", "random,seed=1", "random,seed=2")
@@ -139,11 +141,11 @@ def multiply(library: EmulatedLibrary, mutant: Mutant, schedule: str) -> tuple[t
         memories.append(Memory(name, matrix.ctypes.data, sizes, steps, writable=name == "c"))
     progress = Progress()
     deadline = time.monotonic() + SECONDS
-    answers = []
+    answers, blocks = [], mutant.resident_blocks
 
     def work() -> None:
         call = lambda: library.launch(problem, 0)  # noqa: E731
-        answers.append(library.run(call, memories, schedule, threads=1, progress=progress))
+        answers.append(library.run(call, memories, schedule, threads=1, progress=progress, resident_blocks=blocks))
 
     def watch() -> None:
         if time.monotonic() > deadline:

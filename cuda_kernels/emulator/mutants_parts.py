@@ -111,7 +111,7 @@ MUTANTS = (
     _parts(
         "rows-past-the-last",
         "reads sums of rows that are not in C, which nobody leaves",
-        "const uint32_t count = Pieces::reaches(c, place, lane) ? slots.count : 0;",
+        "const uint32_t count = Pieces::reaches(c.M, c.N, place, lane) ? slots.count : 0;",
         "const uint32_t count = slots.count;",
         "uninitialised",
     ),
@@ -143,8 +143,8 @@ MUTANTS = (
     _parts(
         "adds-another-tile",
         "the sums of each batch go to the first",
-        "* WarpN, tile.batch};",
-        "* WarpN, 0};",
+        "Tile::WARP_N, tile.batch};",
+        "Tile::WARP_N, 0};",
         "unwritten-output",
         VALUES,
         batch=2,
