@@ -6,7 +6,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,8 @@ DEFAULTS = {
 WORTH_A_SMALLER_TILE = 0.9
 
 PROPERTIES = Properties(deterministic=True, row_invariant=True, accumulator="float32", exact_integers=True)
+# Which tiles of C are cut along K, and where, follows from how many there are. Split-K cuts all alike.
+TAIL_PROPERTIES = replace(PROPERTIES, row_invariant=False)
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ def _backend(family: Family) -> Backend:
         choose=functools.partial(_choose, family),
         run=_runner(family),
         bind=functools.partial(_bind, family),
+        config_properties={k.name: TAIL_PROPERTIES for k in family.configs if "tail" in k.config.flags},
     )
 
 

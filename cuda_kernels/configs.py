@@ -79,6 +79,27 @@ def _tma(name: str, blocks_per_multiprocessor: int) -> KernelConfig:
     return KernelConfig(config, blocks_per_multiprocessor, shared_bytes, kernel, header, geforce)
 
 
+# For few rows, as in decoding, where the time is that of reading B once: what counts is the bytes on their way. A
+# multiprocessor of an H200 needs 29 to 36 KB of them at all times (4.8 TB/s by 0.8 to 1 us, over 132), one of an RTX
+# 5090 8 KB (1.79 TB/s by 0.8 us, over 170). A block has STAGES - 1 stages on their way while it multiplies one; several
+# blocks a multiprocessor keep on reading while one begins or ends, and then the last, partly filled wave costs nothing
+# as long as its blocks alone have enough on their way.
+FEW_ROWS = (
+    # 7 x ((16 + 64) x 128 + 8) bytes: three blocks in 233,472 of Hopper, 180 KB on their way; one on sm_120, 60 KB.
+    _tma("16x64x64_s7_w16x16", 3),
+    # 4 x ((16 + 64) x 256 + 8) bytes: half the barriers, and 256 consecutive bytes of each row of B^T. Two blocks.
+    _tma("16x64x128_s4_w16x16", 2),
+    # 4 x ((16 + 128) x 128 + 8) bytes: A is read half as often. Three blocks, one on sm_120.
+    _tma("16x128x64_s4_w16x32", 3),
+    # 6 x ((32 + 64) x 128 + 8) bytes: three blocks, one on sm_120.
+    _tma("32x64x64_s6_w32x16", 3),
+    # Weights of fewer columns than fill the device with tiles: 4,096 are 64 tiles for 132 multiprocessors.
+    _tma("16x64x64_s7_w16x16_split2", 3),
+    _tma("16x64x64_s7_w16x16_split4", 3),
+    _tma("16x64x64_s7_w16x16_split8", 3),
+    _tma("32x64x64_s6_w32x16_split4", 3),
+)
+
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
@@ -113,6 +134,12 @@ FAMILIES: dict[str, Family] = {
                 # 4 x (49,152 + 16) bytes: a second mbarrier a stage takes the place of the block's barrier.
                 _tma("256x128x64_s4_w64x64_rotate", 1),
                 _tma("256x128x64_s4_w64x64_rotate_persistent", 1),
+                # Half a wave of tiles left over is shared by all blocks.
+                _tma("256x128x64_s4_w64x64_rotate_persistent_tail", 1),
+                *FEW_ROWS,
+                # Few tiles and a long K: the parts fill the device.
+                _tma("128x128x64_s3_w64x32_split2", 2),
+                _tma("128x128x64_s3_w64x32_split4", 2),
             ),
         ),
     )
@@ -151,6 +178,8 @@ class Unit:
                 f"  static constexpr bool B_K_CONTIGUOUS = {_cpp(self.layout[1] == 't')};",
                 *(["  static constexpr bool SWIZZLED = false;"] if "noswizzle" in c.flags else []),
                 *(["  static constexpr bool PERSISTENT = true;"] if "persistent" in c.flags else []),
+                *(["  static constexpr bool TAIL = true;"] if "tail" in c.flags else []),
+                *([f"  static constexpr int PARTS = {c.parts};"] if c.parts > 1 else []),
                 "};",
                 f"static_assert({kernel.kernel}<hgemm::{self.dtype}, Config_{index}>::SHARED_BYTES == "
                 f'{kernel.shared_bytes}, "shared memory of {c.name} in configs.py");',

@@ -114,7 +114,7 @@ struct CpAsyncGemm {
   static constexpr int RING_BYTES = Config::STAGES * Ring::BYTES;
   static constexpr int SHARED_BYTES = RING_BYTES > Epilogue::BYTES ? RING_BYTES : Epilogue::BYTES;
 
-  static const char* launch(const HgemmProblem& problem, void* stream);
+  static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
   static const char* resources(HgemmResources* result);
 };
 
@@ -178,7 +178,7 @@ inline int copy_bytes(const HgemmProblem& p) {
 }
 
 template <class T, class Config>
-const char* CpAsyncGemm<T, Config>::launch(const HgemmProblem& p, void* stream) {
+const char* CpAsyncGemm<T, Config>::launch(const HgemmProblem& p, void*, void* stream) {
   const CpAsyncArguments arguments{{p.a, p.a_row_stride, p.a_column_stride, p.a_batch_stride},
                                    {p.b, p.b_row_stride, p.b_column_stride, p.b_batch_stride},
                                    static_cast<int>(p.K),

@@ -58,8 +58,9 @@ template <class T, class Config>
 struct StoreThroughShared {
   using Warp = WarpTile<T, Config>;
   // Panels of 32 columns (64 bytes, TMA's 64-byte swizzle). Writing, the lanes of a warp hit (row % 2, chunk ^ row / 2,
-  // word) = 32 different banks; reading, eight lanes take two whole rows = 128 consecutive bytes, permuted.
-  static constexpr int PANEL_COLUMNS = 32;
+  // word) = 32 different banks; reading, eight lanes take two whole rows = 128 consecutive bytes, permuted. A warp tile
+  // of 16 columns is one panel of 32 bytes a row.
+  static constexpr int PANEL_COLUMNS = Config::WARP_N < 32 ? Config::WARP_N : 32;
   static constexpr int ROW_BYTES = PANEL_COLUMNS * ELEMENT_BYTES;
   static constexpr int CHUNKS = ROW_BYTES / 16;
   static constexpr int PANEL_BYTES = Config::WARP_M * ROW_BYTES;

@@ -32,40 +32,43 @@ HGEMM_HOST_DEVICE constexpr uint32_t swizzle(uint32_t span, uint32_t offset) {
 template <bool KContiguous, int Outer, int TileK, bool Swizzled>
 struct OperandTile;
 
-// K is contiguous (row-major A, column-major B). A row of the tile is one span: 128 bytes for TileK 64, 64 for 32.
+// K is contiguous (row-major A, column-major B). A row of a box is one span: 64 bytes for TileK 32, else 128, of which
+// a TileK of 128 has two boxes.
 template <int Outer, int TileK, bool Swizzled>
 struct OperandTile<true, Outer, TileK, Swizzled> {
   static constexpr bool K_CONTIGUOUS = true;
   static constexpr int ROWS = Outer, COLUMNS = TileK;
-  static constexpr int BOX_COLUMNS = TileK, BOXES = 1;
-  static constexpr int ROW_BYTES = COLUMNS * ELEMENT_BYTES;
-  static constexpr int BOX_BYTES = ROWS * ROW_BYTES, BYTES = BOX_BYTES;
+  static constexpr int BOX_COLUMNS = TileK < 64 ? TileK : 64, BOXES = COLUMNS / BOX_COLUMNS;
+  static constexpr int ROW_BYTES = BOX_COLUMNS * ELEMENT_BYTES;
+  static constexpr int BOX_BYTES = ROWS * ROW_BYTES, BYTES = BOXES * BOX_BYTES;
   static constexpr int SPAN = Swizzled ? ROW_BYTES : 0;
-  static_assert(ROW_BYTES == 32 || ROW_BYTES == 64 || ROW_BYTES == 128, "a row of the tile is one swizzle span");
+  static_assert(ROW_BYTES == 32 || ROW_BYTES == 64 || ROW_BYTES == 128, "a row of a box is one swizzle span");
+  static_assert(COLUMNS % BOX_COLUMNS == 0, "the tile is whole boxes of 64 along K");
 
   HGEMM_HOST_DEVICE constexpr uint32_t offset(int outer, int k) {
-    return swizzle(SPAN, outer * ROW_BYTES + k * ELEMENT_BYTES);
+    return k / BOX_COLUMNS * BOX_BYTES + swizzle(SPAN, outer * ROW_BYTES + k % BOX_COLUMNS * ELEMENT_BYTES);
   }
   // Sixteen rows on, the swizzle is the same. Along a row it permutes chunks: an exclusive or with bits that are clear
   // in the unswizzled address moves the chunk just as an addition before the swizzle would have.
   HGEMM_HOST_DEVICE constexpr uint32_t moved(uint32_t address, int outer, int k) {
-    return (address ^ (k * ELEMENT_BYTES)) + outer * ROW_BYTES;
+    return (address ^ (k % BOX_COLUMNS * ELEMENT_BYTES)) + outer * ROW_BYTES + k / BOX_COLUMNS * BOX_BYTES;
   }
   HGEMM_HOST_DEVICE int lane_outer(int half, int lane) { return half * 8 + lane % 8; }
   HGEMM_HOST_DEVICE int lane_k(int half, int) { return half * 8; }
   HGEMM_DEVICE void ldmatrix(uint32_t (&fragment)[4], uint32_t address) { ptx::ldmatrix_x4(fragment, address); }
 };
 
-// M or N is contiguous (column-major A, row-major B). The tile is a row of boxes, each 64 elements (128 bytes) wide and
-// TileK rows high, and ldmatrix transposes.
+// M or N is contiguous (column-major A, row-major B). The tile is a row of boxes, each 64 elements (128 bytes) wide, or
+// the 16 or 32 that a narrow tile has, and TileK rows high, and ldmatrix transposes.
 template <int Outer, int TileK, bool Swizzled>
 struct OperandTile<false, Outer, TileK, Swizzled> {
   static constexpr bool K_CONTIGUOUS = false;
   static constexpr int ROWS = TileK, COLUMNS = Outer;
-  static constexpr int BOX_COLUMNS = 64, BOXES = COLUMNS / BOX_COLUMNS;
+  static constexpr int BOX_COLUMNS = Outer < 64 ? Outer : 64, BOXES = COLUMNS / BOX_COLUMNS;
   static constexpr int ROW_BYTES = BOX_COLUMNS * ELEMENT_BYTES;
   static constexpr int BOX_BYTES = ROWS * ROW_BYTES, BYTES = BOXES * BOX_BYTES;
   static constexpr int SPAN = Swizzled ? ROW_BYTES : 0;
+  static_assert(ROW_BYTES == 32 || ROW_BYTES == 64 || ROW_BYTES == 128, "a row of a box is one swizzle span");
   static_assert(COLUMNS % BOX_COLUMNS == 0, "the tile is whole boxes of 64 columns");
 
   HGEMM_HOST_DEVICE constexpr uint32_t offset(int outer, int k) {
@@ -88,10 +91,13 @@ struct TileShape {
   static constexpr int WARPS = WARPS_M * WARPS_N, THREADS = WARPS * 32;
   static constexpr bool SWIZZLED = true;
   static constexpr bool PERSISTENT = false;  // as many blocks as the device holds, each computing tile after tile of C
+  static constexpr int PARTS = 1;            // blocks that share a tile of C, a part of K each
+  static constexpr bool TAIL = false;        // the last, partly filled wave of tiles is cut along K
 
   static_assert(TileM % WarpM == 0 && TileN % WarpN == 0, "the warps tile the block");
-  static_assert(WarpM == 32 || WarpM % 64 == 0, "a warp's rows lie in whole boxes of 64 or in half of one");
-  static_assert(WarpN == 32 || WarpN % 64 == 0, "a warp's columns lie in whole boxes of 64 or in half of one");
+  static_assert(64 % WarpM == 0 || WarpM % 64 == 0, "a warp's rows lie in whole boxes of 64 or in one of them");
+  static_assert(64 % WarpN == 0 || WarpN % 64 == 0, "a warp's columns lie in whole boxes of 64 or in one of them");
+  static_assert(WarpM % 16 == 0 && WarpN % 16 == 0, "one ldmatrix loads 16 rows of A or 16 columns of B");
 };
 
 // One stage of the ring: a tile of A, then a tile of B.

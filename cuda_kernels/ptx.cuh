@@ -149,6 +149,30 @@ HGEMM_DEVICE void st_global_v4(void* address, const uint32_t (&value)[4]) {
                : "memory");
 }
 
+// The same of four floats, as they lie in registers.
+HGEMM_DEVICE void ld_global_v4(float (&value)[4], const void* address) {
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value[0]), "=f"(value[1]), "=f"(value[2]), "=f"(value[3])
+               : "l"(address)
+               : "memory");
+}
+
+HGEMM_DEVICE void st_global_v4(void* address, const float (&value)[4]) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(address), "f"(value[0]), "f"(value[1]), "f"(value[2]),
+               "f"(value[3])
+               : "memory");
+}
+
+// ---- kernels that overlap (compute capability 9.0) ----
+
+// Lets a kernel that has been launched as this one's dependent begin, as soon as all blocks of this one have come here
+// or ended: it then waits on the multiprocessors. Orders nothing.
+HGEMM_DEVICE void griddepcontrol_launch_dependents() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// Waits until the kernel that this one depends on has ended and all that it wrote can be read; not at all in a kernel
+// that was launched plainly.
+HGEMM_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // ---- matrix product ----
 
 // D[16, 8] += A[16, 16] B[16, 8], one warp: A row-major, B column-major, fp32 accumulation.

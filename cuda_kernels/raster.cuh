@@ -1,4 +1,4 @@
-// Which output tile a block computes.
+// Which output tile a block computes, and which part of its K.
 #pragma once
 
 #include "ptx.cuh"
@@ -38,6 +38,18 @@ HGEMM_DEVICE BlockTile block_tile(uint32_t block, int M, int N) {
   const uint32_t batch = block / (tiles_m * tiles_n);
   const TileIndex tile = raster(block - batch * tiles_m * tiles_n, tiles_m, tiles_n);
   return {static_cast<int>(tile.m) * Config::TILE_M, static_cast<int>(tile.n) * Config::TILE_N, batch};
+}
+
+// Some of the tiles of K.
+struct KRange {
+  int first, count;
+};
+
+// Part `part` of `parts`, which have the same number of tiles or one more. None is empty unless there are more parts
+// than tiles.
+HGEMM_HOST_DEVICE KRange part_of_k(uint32_t part, uint32_t parts, uint32_t k_tiles) {
+  const uint32_t first = part * k_tiles / parts, end = (part + 1) * k_tiles / parts;
+  return {static_cast<int>(first), static_cast<int>(end - first)};
 }
 
 }  // namespace hgemm

@@ -10,12 +10,13 @@
 //     start copying tile + S into that stage
 //     wait for the next tile; load its first fragments
 //     multiply the last step
-//   C through shared memory in 16-byte stores
+//   C through shared memory in 16-byte stores, or, if K is split, the sums to the workspace
 //
 // So all S stages are in flight or being read, and the tensor cores have a k-step to work on during every wait.
 #pragma once
 
 #include "epilogue.cuh"
+#include "parts.cuh"
 #include "pipeline.cuh"
 #include "raster.cuh"
 #include "tma_operands.cuh"
@@ -31,14 +32,15 @@ struct TmaGemm {
   static constexpr int SHARED_BYTES = Config::STAGES * (Ring::BYTES + BARRIER_BYTES);
   static_assert(Epilogue::BYTES <= Config::STAGES * Ring::BYTES, "C is staged in the ring");
 
-  static const char* launch(const HgemmProblem& problem, void* stream);
+  static size_t workspace_bytes(const HgemmProblem& problem) { return split_workspace_bytes<Config>(problem); }
+  static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
   static const char* resources(HgemmResources* result);
 };
 
 template <class T, class Config>
 HGEMM_KERNEL(Config::THREADS, Config::BLOCKS_PER_MULTIPROCESSOR)
 tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map, const int K,
-         const Output c, const bool a_batched, const bool b_batched) {
+         const Output c, const bool a_batched, const bool b_batched, const Split split) {
   using Ring = Stage<Config>;
   using Warp = WarpTile<T, Config>;
   constexpr int STAGES = Config::STAGES, BARRIER_BYTES = TmaGemm<T, Config>::BARRIER_BYTES;
@@ -47,13 +49,21 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
   const uint32_t landed = ring + STAGES * Ring::BYTES;  // one mbarrier a stage
   if (ring % 1024 != 0) ptx::trap();                    // TMA swizzles by absolute address
 
-  const BlockTile tile = block_tile<Config>(ptx::block_index(), c.M, c.N);
-  const int k_tiles = tiles(K, Config::TILE_K);
+  uint32_t number = ptx::block_index(), part = 0;  // of the tile of C, and of K
+  KRange k_range{0, static_cast<int>(tiles(K, Config::TILE_K))};
+  if constexpr (Config::PARTS > 1) {
+    ptx::griddepcontrol_launch_dependents();
+    part = number / split.tiles;
+    number -= part * split.tiles;
+    k_range = part_of_k(part, split.parts, k_range.count);
+  }
+  const BlockTile tile = block_tile<Config>(number, c.M, c.N);
+  const int k_tiles = k_range.count;
 
   // Outside A and B the copy engine fills in zeros, and counts the bytes of the whole box either way.
   auto copy_tile = [&](int stage, int k_tile) {
     const uint32_t barrier = landed + stage * BARRIER_BYTES;
-    const int k0 = k_tile * Config::TILE_K;
+    const int k0 = (k_range.first + k_tile) * Config::TILE_K;
     ptx::mbarrier_arrive_expect_tx(barrier, Ring::BYTES);
     copy_boxes<typename Ring::A>(Ring::a(ring, stage), &a_map, barrier, tile.row, k0, a_batched ? tile.batch : 0);
     copy_boxes<typename Ring::B>(Ring::b(ring, stage), &b_map, barrier, tile.column, k0, b_batched ? tile.batch : 0);
@@ -95,18 +105,28 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
   ptx::barrier_sync_after(warp_tile.loaded());
   warp_tile.multiply(1);
 
+  if constexpr (Config::PARTS > 1) {
+    PiecesOf<Config>::store(warp_tile, split.workspace, split.slot(number, part), c.M, c.N, tile, warp, lane);
+    return;
+  }
+
   // The ring becomes staging memory for C: the last barrier above came after every warp's last read of it, and every
   // copy that was started has been waited for.
   TmaGemm<T, Config>::Epilogue::store(warp_tile, ring, c, tile, warp, lane);
 }
 
 template <class T, class Config>
-const char* TmaGemm<T, Config>::launch(const HgemmProblem& p, void* stream) {
+const char* TmaGemm<T, Config>::launch(const HgemmProblem& p, void* workspace, void* stream) {
   TensorMap a_map, b_map;
   if (const char* error = encode_operands<T, Config>(p, &a_map, &b_map)) return error;
-  return hgemm::launch<tma_gemm<T, Config>>(block_count<Config>(p), Config::THREADS, SHARED_BYTES, stream, a_map, b_map,
-                                            static_cast<int>(p.K), output(p), p.a_batch_stride != 0,
-                                            p.b_batch_stride != 0);
+  const Split split{static_cast<float*>(workspace), static_cast<uint32_t>(block_count<Config>(p)),
+                    part_count<Config>(p)};
+  if (const char* error = hgemm::launch<tma_gemm<T, Config>>(split.tiles * split.parts, Config::THREADS, SHARED_BYTES,
+                                                             stream, a_map, b_map, static_cast<int>(p.K), output(p),
+                                                             p.a_batch_stride != 0, p.b_batch_stride != 0, split))
+    return error;
+  if constexpr (Config::PARTS > 1) return launch_add_parts<T, Config>(output(p), split, split.tiles, stream);
+  return nullptr;
 }
 
 template <class T, class Config>

@@ -13,7 +13,7 @@ HGEMM_DEVICE void copy_boxes(uint32_t tile, const TensorMap* map, uint32_t barri
   static_assert(Tile::ROWS <= 256, "a box has at most 256 rows");
 #pragma unroll
   for (int box = 0; box < Tile::BOXES; ++box) {
-    const int column = Tile::K_CONTIGUOUS ? k : outer + box * Tile::BOX_COLUMNS;
+    const int column = (Tile::K_CONTIGUOUS ? k : outer) + box * Tile::BOX_COLUMNS;
     const int row = Tile::K_CONTIGUOUS ? outer : k;
     ptx::tma_load_3d(tile + box * Tile::BOX_BYTES, map, barrier, column, row, batch);
   }

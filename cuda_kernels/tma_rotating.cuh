@@ -14,6 +14,8 @@
 //     free the tile, behind the arrival of its last fragments in this warp's registers
 //   C by shuffles in 16-byte stores
 //
+// With the flag `tail` the sums of the last wave's tiles go to the workspace, see tail.cuh.
+//
 // A persistent block goes on with another tile of C. Tiles of K are counted across tiles of C, so that the copies of
 // the next one are under way while this one is multiplied and stored.
 #pragma once
@@ -21,6 +23,7 @@
 #include "epilogue.cuh"
 #include "pipeline.cuh"
 #include "raster.cuh"
+#include "tail.cuh"
 #include "tma_operands.cuh"
 
 namespace hgemm {
@@ -35,14 +38,18 @@ struct TmaRotatingGemm {
   static constexpr int BARRIER_BYTES = 8;  // two mbarriers a stage, behind the ring
   static constexpr int SHARED_BYTES = Config::STAGES * (Ring::BYTES + 2 * BARRIER_BYTES);
 
-  static const char* launch(const HgemmProblem& problem, void* stream);
+  static size_t workspace_bytes(const HgemmProblem& problem);
+  static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
   static const char* resources(HgemmResources* result);
+
+ private:
+  static const char* blocks(const HgemmProblem& problem, uint32_t* count, Tail* tail);
 };
 
 template <class T, class Config>
 HGEMM_KERNEL(Config::THREADS, Config::BLOCKS_PER_MULTIPROCESSOR)
 tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map, const int K,
-                  const Output c, const bool a_batched, const bool b_batched, const uint32_t tile_count) {
+                  const Output c, const bool a_batched, const bool b_batched, const Tail tail) {
   using Ring = Stage<Config>;
   using Warp = WarpTile<T, Config>;
   using Gemm = TmaRotatingGemm<T, Config>;
@@ -53,26 +60,28 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   const uint32_t freed = landed + STAGES * BARRIER_BYTES;  // completed by one arrival of every warp
   if (ring % 1024 != 0) ptx::trap();                       // TMA swizzles by absolute address
 
-  const int k_tiles = tiles(K, Config::TILE_K);
-  uint32_t number = ptx::block_index();  // of the tile of C
-  BlockTile tile = block_tile<Config>(number, c.M, c.N);
+  const Schedule<Config> schedule{ptx::block_index(), ptx::grid_blocks(), static_cast<int>(tiles(K, Config::TILE_K)),
+                                  tail};
+  Work work;
+  if (!schedule.first(work)) return;
+  BlockTile tile = block_tile<Config>(work.number, c.M, c.N);
 
-  // A `k_tile` past the end of this tile of C belongs to one of the block's next tiles, or to none. Divisions stay in
-  // here: one thread makes them, while the tensor cores work. `number` ends at 2^31 and the grid of a persistent kernel
-  // fits the device, so that the next tiles' numbers do not overflow.
+  // A `k_tile` past the end of this work belongs to what the block does next, or to nothing. Divisions stay in here:
+  // one thread makes them, while the tensor cores work. `number` ends at 2^31 and the grid of a persistent kernel fits
+  // the device, so that the next tiles' numbers do not overflow.
   auto copy_tile = [&](int stage, int k_tile) {
     BlockTile from = tile;
-    if (k_tile >= k_tiles) {
-      if (!Config::PERSISTENT) return;
-      const int ahead = k_tile / k_tiles;
-      const uint32_t next = number + ahead * ptx::grid_blocks();
-      if (next >= tile_count) return;
-      from = block_tile<Config>(next, c.M, c.N);
-      k_tile -= ahead * k_tiles;
+    Work ahead = work;
+    if (k_tile >= work.count) {
+      do {
+        k_tile -= ahead.count;
+        if (!schedule.next(ahead)) return;
+      } while (k_tile >= ahead.count);
+      from = block_tile<Config>(ahead.number, c.M, c.N);
     }
     // Outside A and B the copy engine fills in zeros, and counts the bytes of the whole box either way.
     const uint32_t barrier = landed + stage * BARRIER_BYTES;
-    const int k0 = k_tile * Config::TILE_K;
+    const int k0 = (ahead.first + k_tile) * Config::TILE_K;
     ptx::mbarrier_arrive_expect_tx(barrier, Ring::BYTES);
     copy_boxes<typename Ring::A>(Ring::a(ring, stage), &a_map, barrier, from.row, k0, a_batched ? from.batch : 0);
     copy_boxes<typename Ring::B>(Ring::b(ring, stage), &b_map, barrier, from.column, k0, b_batched ? from.batch : 0);
@@ -100,8 +109,9 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
 
   load_first_step();
   for (;;) {
-    const uint32_t next = number + ptx::grid_blocks();
-    const bool last_tile = !Config::PERSISTENT || next >= tile_count;
+    Work next = work;
+    const bool last_tile = !schedule.next(next);
+    const int k_tiles = work.count;
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
       // For the first LAG tiles the stage is new: the parity of a phase before the first counts as completed.
       if (warp == issuer && ptx::elect_one()) {
@@ -130,28 +140,56 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
       if (lane == 0) ptx::mbarrier_arrive_after(done, warp_tile.loaded(1));
     }
 
-    Gemm::Epilogue::store(warp_tile, c, tile, warp, lane);
+    if (Config::TAIL && work.number >= tail.whole) {
+      ptx::griddepcontrol_launch_dependents();
+      const int64_t slot = tail.slot(work.number, ptx::block_index());
+      PiecesOf<Config>::store(warp_tile, tail.workspace, slot, c.M, c.N, tile, warp, lane);
+    } else {
+      Gemm::Epilogue::store(warp_tile, c, tile, warp, lane);
+    }
     if (last_tile) break;
-    number = next;
-    tile = block_tile<Config>(number, c.M, c.N);
+    work = next;
+    tile = block_tile<Config>(work.number, c.M, c.N);
     warp_tile.clear();
   }
 }
 
+// Blocks of the grid, and what they share of the last wave.
 template <class T, class Config>
-const char* TmaRotatingGemm<T, Config>::launch(const HgemmProblem& p, void* stream) {
-  constexpr auto kernel = tma_rotating_gemm<T, Config>;
+const char* TmaRotatingGemm<T, Config>::blocks(const HgemmProblem& p, uint32_t* count, Tail* tail) {
+  *count = block_count<Config>(p);
+  uint32_t resident = *count;
+  if (Config::PERSISTENT) {
+    constexpr auto kernel = tma_rotating_gemm<T, Config>;
+    if (const char* error = resident_blocks<kernel>(Config::THREADS, SHARED_BYTES, &resident)) return error;
+  }
+  *tail = tail_of<Config>(p, resident);
+  if (resident < *count || tail->cut) *count = resident;
+  return nullptr;
+}
+
+template <class T, class Config>
+size_t TmaRotatingGemm<T, Config>::workspace_bytes(const HgemmProblem& p) {
+  uint32_t count;
+  Tail tail;
+  return blocks(p, &count, &tail) ? 0 : tail_workspace_bytes<Config>(tail);  // a launch says why
+}
+
+template <class T, class Config>
+const char* TmaRotatingGemm<T, Config>::launch(const HgemmProblem& p, void* workspace, void* stream) {
   TensorMap a_map, b_map;
   if (const char* error = encode_operands<T, Config>(p, &a_map, &b_map)) return error;
-  const uint32_t tile_count = block_count<Config>(p);
-  uint32_t blocks = tile_count;
-  if (Config::PERSISTENT) {
-    uint32_t resident;
-    if (const char* error = resident_blocks<kernel>(Config::THREADS, SHARED_BYTES, &resident)) return error;
-    if (resident < blocks) blocks = resident;
-  }
-  return hgemm::launch<kernel>(blocks, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, static_cast<int>(p.K),
-                               output(p), p.a_batch_stride != 0, p.b_batch_stride != 0, tile_count);
+  uint32_t count;
+  Tail tail;
+  if (const char* error = blocks(p, &count, &tail)) return error;
+  tail.workspace = static_cast<float*>(workspace);
+  if (const char* error = hgemm::launch<tma_rotating_gemm<T, Config>>(
+          count, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, static_cast<int>(p.K), output(p),
+          p.a_batch_stride != 0, p.b_batch_stride != 0, tail))
+    return error;
+  if constexpr (Config::TAIL)
+    if (tail.cut) return launch_add_parts<T, Config>(output(p), tail, tail.cut, stream);
+  return nullptr;
 }
 
 template <class T, class Config>

@@ -15,10 +15,17 @@ struct Unit {
     return config >= 0 && config < COUNT ? names[config] : nullptr;
   }
 
-  static const char* launch(const HgemmProblem& problem, int config, void* stream) {
-    static constexpr const char* (*launchers[])(const HgemmProblem&, void*) = {Gemms::launch...};
+  static size_t workspace_bytes(const HgemmProblem& problem, int config) {
+    static constexpr size_t (*sizes[])(const HgemmProblem&) = {workspace_of<Gemms>...};
+    return refuse(problem, config) ? 0 : sizes[config](problem);  // a launch says why
+  }
+
+  static const char* launch(const HgemmProblem& problem, int config, void* workspace, size_t bytes, void* stream) {
+    static constexpr const char* (*launchers[])(const HgemmProblem&, void*, void*) = {Gemms::launch...};
     if (const char* error = refuse(problem, config)) return error;
-    return launchers[config](problem, stream);
+    if (const size_t needed = workspace_bytes(problem, config); bytes < needed)
+      return message("a workspace of %zu bytes: %s needs %zu", bytes, name(config), needed);
+    return launchers[config](problem, workspace, stream);
   }
 
   static const char* resources(int config, HgemmResources* result) {
@@ -33,6 +40,12 @@ struct Unit {
   }
 
  private:
+  template <class Gemm>
+  static size_t workspace_of(const HgemmProblem& problem) {
+    if constexpr (requires { Gemm::workspace_bytes(problem); }) return Gemm::workspace_bytes(problem);
+    return 0;
+  }
+
   template <class Config>
   static int64_t lane_offset(int operand, int warp, int lane, int fragment, int step) {
     using Lane = LaneOffset<Config>;
@@ -55,8 +68,10 @@ struct Unit {
         return message("M, N, K, batch = %lld, %lld, %lld, %lld: each must lie in 1 .. %lld", (long long)p.M,
                        (long long)p.N, (long long)p.K, (long long)p.batch, (long long)LARGEST);
     static constexpr int64_t (*block_counts[])(const HgemmProblem&) = {block_count<typename Gemms::Shape>...};
-    if (block_counts[config](p) > INT32_MAX)
-      return message("%lld tiles of C: a grid has at most %d", (long long)block_counts[config](p), INT32_MAX);
+    static constexpr int parts[] = {Gemms::Shape::PARTS...};
+    if (block_counts[config](p) * parts[config] > INT32_MAX)
+      return message("%lld tiles of C in %d parts: a grid has at most %d", (long long)block_counts[config](p),
+                     parts[config], INT32_MAX);
     return nullptr;
   }
 };
@@ -68,9 +83,12 @@ struct Unit {
   extern "C" {                                                                                                     \
   int hgemm_config_count(void) { return THIS_UNIT::COUNT; }                                                        \
   const char* hgemm_config_name(int config) { return THIS_UNIT::name(config); }                                    \
-  size_t hgemm_workspace_bytes(const HgemmProblem*, int) { return 0; }                                             \
-  const char* hgemm_launch(const HgemmProblem* problem, int config, void*, size_t, void* stream) {                 \
-    return THIS_UNIT::launch(*problem, config, stream);                                                            \
+  size_t hgemm_workspace_bytes(const HgemmProblem* problem, int config) {                                          \
+    return THIS_UNIT::workspace_bytes(*problem, config);                                                           \
+  }                                                                                                                \
+  const char* hgemm_launch(const HgemmProblem* problem, int config, void* workspace, size_t workspace_bytes,       \
+                           void* stream) {                                                                         \
+    return THIS_UNIT::launch(*problem, config, workspace, workspace_bytes, stream);                                \
   }                                                                                                                \
   const char* hgemm_resources(int config, HgemmResources* result) { return THIS_UNIT::resources(config, result); } \
   uint32_t hgemm_swizzle(uint32_t span, uint32_t offset) { return hgemm::swizzle(span, offset); }                  \

@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import overload
 
 import torch
@@ -47,12 +47,17 @@ class Backend:
     idea: str  # one line
     requires: tuple[str, ...]  # words, for `python -m hgemm.env`
     configs: tuple[str, ...]  # names; empty for a backend without configurations
-    properties: Properties
+    properties: Properties  # of the default choice, and of every configuration that config_properties does not name
     unavailable: Callable[[str], str | None]  # device type -> why the backend cannot run there; None if it can
     accepts: Callable[[Problem, str | None], str | None]  # the rule broken, with the value found; None if it is taken
     choose: Callable[[Problem], str | None]  # the default configuration for this problem
     run: Callable[[Tensor, Tensor, Tensor, str | None], None]  # a, b, out, config: writes out, checks nothing twice
     bind: Callable[[Problem, str | None], Launch] | None = None  # looks up once what `run` looks up in every call
+    config_properties: Mapping[str, Properties] = field(default_factory=dict)  # of configurations that keep less
+
+    def properties_of(self, config: str | None) -> Properties:
+        """What may be expected of results in the configuration called ``config``, or in the default one."""
+        return self.config_properties.get(config, self.properties) if config else self.properties
 
     def launcher(self, problem: Problem, config: str | None) -> Launch:
         """What computes problems of this dtype, device, these shapes, strides and alignments, in this configuration."""

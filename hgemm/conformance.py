@@ -207,7 +207,7 @@ def _exactness_faults(case: Case, out: Tensor, expected: Tensor, b: Tensor) -> I
 
 
 def _property_faults(record: Backend, config: str | None, case: Case, a: Arena, b: Arena, out: Arena) -> Iterator[str]:
-    properties, rows = record.properties, (case.M + 1) // 2
+    properties, rows = record.properties_of(config), (case.M + 1) // 2
     try:
         if properties.deterministic and not _same(record, config, case, a.view, b.view, out.view):
             yield "declared deterministic, but a second run gave other bits"

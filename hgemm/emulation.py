@@ -9,6 +9,7 @@ GPU may be), either of them with ",reversed", or "random,seed=N". HGEMM_EMULATOR
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import sys
@@ -103,10 +104,12 @@ def run(
     shared_base: int | None = None,
     threads: int = 0,
     limit: int | None = None,
+    resident_blocks: int = 0,
 ) -> Report:
     """Writes the product of matrices, or of batches with one dimension in front, that are known to fit into `out`.
 
-    The other arguments are those of `emulate`.
+    `resident_blocks` is how many blocks of a kernel the device is said to hold, 2 if 0. The other arguments are those
+    of `emulate`.
     """
     from hgemm.cuda_kernels.configs import Unit
     from hgemm.cuda_kernels.emulator.build import load_unit
@@ -117,7 +120,8 @@ def run(
     library = load_unit(Unit(family.name, DTYPE_NAMES[a.dtype], problem.layout))
     index = family.index(config)
     described, memories = describe(a, b, out, problem.layout)
-    return launch(library, lambda: library.launch(described, index), memories, schedule, shared_base, threads)
+    call = functools.partial(library.launch, described, index)
+    return launch(library, call, memories, schedule, shared_base, threads, resident_blocks)
 
 
 def too_large(problem: Problem, limit: int | None = None) -> str | None:
@@ -170,6 +174,7 @@ def launch(
     schedule: str | None = None,
     shared_base: int | None = None,
     threads: int = 0,
+    resident_blocks: int = 0,
 ) -> Report:
     """Runs `call`, which launches kernels of `library`, and returns the report.
 
@@ -183,7 +188,8 @@ def launch(
     answer: list[tuple[str | None, dict[str, Any]]] = []
 
     def work() -> None:
-        answer.append(library.run(call, memories, schedule, shared_base or 0, threads, progress))
+        run = functools.partial(library.run, call, memories, schedule, shared_base or 0, threads, progress)
+        answer.append(run(resident_blocks=resident_blocks))
 
     with _ProgressLine(progress) as line:
         in_thread(work, line.update, progress)

@@ -25,7 +25,7 @@ struct alignas(16) Chunk {
   uint16_t element[8];
 };
 
-using Launch = const char* (*)(const HgemmProblem&, void*);
+using Launch = const char* (*)(const HgemmProblem&, void* workspace, void* stream);
 
 // A product of ones: every element of C is K.
 bool multiply(Launch launch, const char* schedule, int M, int N, int K, int lacking_rows) {
@@ -39,7 +39,7 @@ bool multiply(Launch launch, const char* schedule, int M, int N, int K, int lack
   p.a_column_stride = p.b_column_stride = p.c_column_stride = 1;
   const HgemmEmulatorOptions options{schedule, 0, 2, nullptr, 0};
   if (const char* error = hgemm_emulator_begin(nullptr, 0, &options)) return puts(error), false;
-  if (const char* error = launch(p, nullptr)) return puts(error), false;
+  if (const char* error = launch(p, nullptr, nullptr)) return puts(error), false;
   const std::string report = hgemm_emulator_end();
   if (report.find("\"events\": []") == std::string::npos) return puts(report.c_str()), false;
   const uint32_t expected = hgemm::f16::pack(static_cast<float>(K), 0) & 0xffff;

@@ -223,6 +223,24 @@ void global(const uint16_t* in, uint16_t* out) {
   ptx::st_global_v4(out + element + (Fault == 6 ? 2 : 0), value);
 }
 
+// ---- a kernel of two blocks that reads what the one before it has written, launched so that the two may overlap. ----
+// 1: it does not wait for the other  2: some lanes do not wait
+void writes(uint16_t* values) {
+  ptx::griddepcontrol_launch_dependents();
+  const uint32_t lane = ptx::lane_index(), element = (ptx::block_index() * 32 + lane) * 8;
+  const float value[4] = {1, 2, 3, static_cast<float>(lane)};
+  ptx::st_global_v4(values + element, value);
+}
+
+template <int Fault>
+void reads(const uint16_t* values, uint16_t* out) {
+  const uint32_t lane = ptx::lane_index(), element = ((1 - ptx::block_index()) * 32 + lane) * 8;
+  if (Fault == 0 || (Fault == 2 && lane < 16)) ptx::griddepcontrol_wait();
+  float value[4];
+  ptx::ld_global_v4(value, values + element);
+  ptx::st_global_v4(out + element, value);
+}
+
 const char* encode(TensorMap* map, void* base, int rows, int box_rows) {
   return hgemm::encode_tensor_map(map, Matrices{base, rows, COLUMNS, 1, COLUMNS, rows * COLUMNS, false},
                                   {box_rows, COLUMNS, 128});
@@ -253,6 +271,12 @@ const char* run(const char* rule, uint16_t* in, uint16_t* out, uint32_t* flag) {
       return hgemm::launch<together<Fault>>(1, 32, 1024, nullptr, in, out);
     case 'g':
       return hgemm::launch<global<Fault>>(2, 32, 0, nullptr, in, out);
+    case 'd':
+      if (const char* error = hgemm::launch<writes>(2, 32, 0, nullptr, in)) return error;
+      return hgemm::launch_dependent<reads<Fault>>(2, 32, 0, nullptr, in, out);
+    case 'b':  // behind the other in any case
+      if (const char* error = hgemm::launch<writes>(2, 32, 0, nullptr, in)) return error;
+      return hgemm::launch<reads<1>>(2, 32, 0, nullptr, in, out);
     default:
       return "no such rule";
   }

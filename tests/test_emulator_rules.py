@@ -21,8 +21,10 @@ SIZES = {  # elements of the input and of the output
     "last": (160, 32),
     "together": (256, 256),
     "global": (512, 512),
+    "dependent": (512, 512),
+    "behind": (512, 512),
 }
-PASSES_THROUGH = ("pass", "Plain pass", "last")  # the input is written too
+PASSES_THROUGH = ("pass", "Plain pass", "last", "dependent", "behind")  # the input is written too
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +66,11 @@ EXPECTED = {
     "last": 5 * np.arange(32) + 10,
     "together": words((np.arange(32)[:, None] + 32 * np.arange(4)).ravel()),
     "global": np.arange(512),
+    "dependent": np.stack([np.array([1, 2, 3, lane], np.float32) for _ in range(2) for lane in range(32)]).view(
+        np.uint16
+    ),
 }
+EXPECTED["dependent"] = EXPECTED["behind"] = EXPECTED["dependent"].ravel()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -140,6 +146,8 @@ def test_memory_freed_behind_its_ldmatrix_may_be_refilled(library, schedule):
         ("together", 7, "mbarrier", "a second time"),
         ("together", 8, "mbarrier", "which is an mbarrier"),
         ("together", 9, "unfinished-copy", "never waited for"),
+        ("dependent", 1, "race", "of a kernel before has written, and griddepcontrol_wait has not been called"),
+        ("dependent", 2, "race", "griddepcontrol_wait has not been called"),
         ("global", 1, "race", "written, and nothing orders the two"),
         ("global", 2, "race", "written, and nothing orders the two"),
         ("global", 3, "out-of-bounds", "outside all operands (a, c)"),

@@ -151,7 +151,8 @@ def test_a_pass_through_a_cuda_kernel_is_one_step_of_k(family: str, arch: str) -
             )  # stages freed by mbarriers
             assert "LDL" not in loop.counts and "STL" not in loop.counts, name
             if family == "tma":
-                boxes = 1 + config.tile_n // 64  # of row-major A one, of B one for each 64 columns
+                # Row-major A has a box for each 64 of K, of 32 too; B one for each 64 columns.
+                boxes = -(-config.tile_k // 64) + config.tile_n // 64
                 assert loop.counts["UTMALDG"] == boxes, name
         # Cut to 16 bytes a thread, A and B take this many copies; half as wide, twice as many.
         copies = 2 * config.tile_k * (config.tile_m + config.tile_n) // (16 * config.threads)

@@ -22,8 +22,10 @@ class Group;
 struct Launch {
   uint32_t blocks, threads, shared_bytes;
   bool cooperative;  // all blocks are resident together and may wait for each other
+  bool dependent;    // may begin before the kernel before it has ended
   void (*kernel)(const void* arguments);
   const void* arguments;
+  uint32_t number = 0;  // among the launches of the session, from 1
 
   uint32_t warps() const { return (threads + LANES - 1) / LANES; }
 };

@@ -77,7 +77,7 @@ struct CallingThread {
   // Whether this thread may read or write `bytes` of global memory, by an instruction that wants `alignment`.
   bool may_access(const void* address, int64_t bytes, int64_t alignment, bool write) const {
     return check_global_alignment(address, alignment) &&
-           group.memory->access(access, block.index, group.cooperative(), address, bytes, write, group.report);
+           group.memory->access(access, group.caller(access), address, bytes, write, group.report);
   }
 };
 

@@ -24,16 +24,22 @@ typedef struct HgemmProgress {
 } HgemmProgress;
 
 typedef struct HgemmEmulatorOptions {
-  const char* schedule;     // NULL: HGEMM_EMULATOR of the environment, else "lazy"
-  uint32_t shared_base;     // address of dynamic shared memory; 0: 1024, as on a GPU
-  int32_t threads;          // of the host; 0: one a processor
-  HgemmProgress* progress;  // may be NULL
-  uint32_t trace_bytes;     // a piece of dynamic shared memory, such as a stage: the report's "trace" tells, in order,
-                         // when block 0 issued copies into each piece, when they landed, when ldmatrix read it; 0: no
+  const char* schedule;      // NULL: HGEMM_EMULATOR of the environment, else "lazy"
+  uint32_t shared_base;      // address of dynamic shared memory; 0: 1024, as on a GPU
+  int32_t threads;           // of the host; 0: one a processor
+  HgemmProgress* progress;   // may be NULL
+  uint32_t trace_bytes;      // a piece of dynamic shared memory, such as a stage: the report's "trace" tells, in order,
+                             // when block 0 of the first kernel issued copies into each piece, when they landed, when
+                             // ldmatrix read it; 0: no
+  uint32_t resident_blocks;  // that the device is said to hold of a kernel; 0: 2, so few that each block of a
+                             // persistent kernel has several tiles to go through
 } HgemmEmulatorOptions;
 
 // Without memories nothing is known of global memory, and every address is taken. Returns NULL or what is wrong.
 const char* hgemm_emulator_begin(const HgemmMemory* memories, size_t count, const HgemmEmulatorOptions* options);
+
+// One more memory, such as a workspace, whose size depends on the options.
+void hgemm_emulator_memory(const HgemmMemory* memory);
 
 // The report as JSON, valid until this thread's next call.
 const char* hgemm_emulator_end(void);

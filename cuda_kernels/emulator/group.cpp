@@ -17,7 +17,7 @@ bool Group::run(const Launch& its_launch, uint32_t first, uint32_t count) {
     if (slot == pool_.size()) pool_.push_back(std::make_unique<Block>());
     Block& block = *blocks_.emplace_back(pool_[slot].get());
     block.reset(this, first + slot, slot, count, launch, settings.shared_base, stacks_, enter_lane, &report);
-    block.trace.reset(block.index == 0 ? settings.trace_bytes : 0, settings.shared_base);
+    block.trace.reset(traced(block) ? settings.trace_bytes : 0, settings.shared_base);
     for (Warp& warp : block.warps) warp.priority = random_.below(1000);
   }
 
@@ -37,7 +37,7 @@ bool Group::run(const Launch& its_launch, uint32_t first, uint32_t count) {
   for (Block* block : blocks_) {
     if (!live() && !stopped_) check_end(*block);
     for (BankRecorder& recorder : block->banks) recorder.finish(report.counters);
-    if (block->index == 0) report.trace = std::move(block->trace.entries);
+    if (traced(*block)) report.trace = std::move(block->trace.entries);
   }
   report.blocks += count;
   return !live() && !stopped_;

@@ -23,7 +23,8 @@ struct Settings {
   Schedule schedule;
   uint32_t shared_base = 1024;
   int threads = 0;
-  uint32_t trace_bytes = 0;  // HgemmEmulatorOptions
+  uint32_t trace_bytes = 0;      // HgemmEmulatorOptions
+  uint32_t resident_blocks = 2;  // HgemmEmulatorOptions
   HgemmProgress* progress = nullptr;
 };
 
@@ -39,6 +40,11 @@ class Group {
   bool run(const Launch& its_launch, uint32_t first, uint32_t count);
 
   bool cooperative() const { return launch.cooperative; }
+  Caller caller(const Access& by) const {
+    const bool waited = by.warp.lanes[by.lane % LANES].waited_for_kernel;
+    return {launch.number, by.warp.block->index, launch.cooperative, launch.dependent && !waited};
+  }
+  bool traced(const Block& block) const { return launch.number == 1 && block.index == 0; }
   bool copies_at_once() const { return settings.schedule.copies == Schedule::Copies::eager; }
   bool random() const { return settings.schedule.copies == Schedule::Copies::random; }
   bool toss() { return random_.below(2); }

@@ -18,7 +18,7 @@ void Group::land(Block& block, std::list<BulkCopy>::iterator position) {
   const BulkCopy copy = *position;
   block.copies.erase(position);
   const auto may_access = [&](const uint8_t* address, int64_t bytes) {
-    return memory->access(copy.issuer, block.index, cooperative(), address, bytes, !copy.load, report);
+    return memory->access(copy.issuer, caller(copy.issuer), address, bytes, !copy.load, report);
   };
   OperationCounter& counter = report.counters[copy.issuer.operation];
   if (!copy.load) {

@@ -6,15 +6,20 @@
 namespace hgemm {
 namespace emulator {
 
+enum class Order { behind, overlapping, cooperative };  // behind the last launch, or while it still runs
+
 // Runs a kernel on the calling thread and others. Returns nullptr, or the first thing that was found and how many more.
-const char* run(uint32_t blocks, int threads, int shared_bytes, bool cooperative, void (*kernel)(const void*),
+const char* run(uint32_t blocks, int threads, int shared_bytes, Order order, void (*kernel)(const void*),
                 const void* arguments);
 
+// How many blocks of a kernel the device holds, as the session was told.
+uint32_t resident_blocks();
+
 template <auto Kernel, class... Arguments>
-const char* run(uint32_t blocks, int threads, int shared_bytes, bool cooperative, const Arguments&... arguments) {
+const char* run(uint32_t blocks, int threads, int shared_bytes, Order order, const Arguments&... arguments) {
   const auto call = [&] { Kernel(arguments...); };
   using Call = decltype(call);
-  return run(blocks, threads, shared_bytes, cooperative, [](const void* it) { (*static_cast<Call*>(it))(); }, &call);
+  return run(blocks, threads, shared_bytes, order, [](const void* it) { (*static_cast<Call*>(it))(); }, &call);
 }
 
 }  // namespace emulator
@@ -26,13 +31,18 @@ const char* message(const char* format, ...);
 
 template <auto Kernel, class... Arguments>
 const char* launch(uint32_t blocks, int threads, int shared_bytes, void*, const Arguments&... arguments) {
-  return emulator::run<Kernel>(blocks, threads, shared_bytes, false, arguments...);
+  return emulator::run<Kernel>(blocks, threads, shared_bytes, emulator::Order::behind, arguments...);
+}
+
+template <auto Kernel, class... Arguments>
+const char* launch_dependent(uint32_t blocks, int threads, int shared_bytes, void*, const Arguments&... arguments) {
+  return emulator::run<Kernel>(blocks, threads, shared_bytes, emulator::Order::overlapping, arguments...);
 }
 
 // All blocks are resident together: they may wait for each other.
 template <auto Kernel, class... Arguments>
 const char* launch_cooperative(uint32_t blocks, int threads, int shared_bytes, void*, const Arguments&... arguments) {
-  return emulator::run<Kernel>(blocks, threads, shared_bytes, true, arguments...);
+  return emulator::run<Kernel>(blocks, threads, shared_bytes, emulator::Order::cooperative, arguments...);
 }
 
 // There is no compiler for a GPU here and no multiprocessor: only what the launch itself says is known.
@@ -42,10 +52,9 @@ const char* resources(int threads, int shared_bytes, HgemmResources* result) {
   return nullptr;
 }
 
-// Few, so that a persistent kernel has several tiles for each block to go through.
 template <auto Kernel>
 const char* resident_blocks(int, int, uint32_t* blocks) {
-  *blocks = 2;
+  *blocks = emulator::resident_blocks();
   return nullptr;
 }
 

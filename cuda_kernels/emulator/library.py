@@ -56,6 +56,7 @@ class _Options(ctypes.Structure):
         ("threads", ctypes.c_int32),
         ("progress", ctypes.POINTER(Progress)),
         ("trace_bytes", ctypes.c_uint32),
+        ("resident_blocks", ctypes.c_uint32),
     ]
 
 
@@ -69,6 +70,10 @@ class Memory:
     strides: tuple[int, int, int]
     writable: bool = False
 
+    def described(self) -> _Memory:
+        sizes, strides = (ctypes.c_int64 * 3)(*self.sizes), (ctypes.c_int64 * 3)(*self.strides)
+        return _Memory(self.name.encode(), self.address, sizes, strides, self.writable)
+
 
 class EmulatedLibrary:
     """A shared library compiled against the emulator. Calls into it release Python's lock."""
@@ -79,6 +84,8 @@ class EmulatedLibrary:
         for name in ("hgemm_launch", "hgemm_emulator_begin", "hgemm_emulator_end", "hgemm_config_name"):
             with contextlib.suppress(AttributeError):  # not every library is a unit
                 getattr(self.functions, name).restype = ctypes.c_char_p
+        with contextlib.suppress(AttributeError):
+            self.functions.hgemm_workspace_bytes.restype = ctypes.c_size_t
 
     def run(
         self,
@@ -89,6 +96,7 @@ class EmulatedLibrary:
         threads: int = 0,
         progress: Progress | None = None,
         trace_bytes: int = 0,
+        resident_blocks: int = 0,
     ) -> tuple[str | None, dict[str, Any]]:
         """Runs `call`, which launches kernels of this library: what it returned, and the report as plain data.
 
@@ -116,19 +124,9 @@ class EmulatedLibrary:
             threads,
             ctypes.pointer(progress) if progress is not None else None,
             trace_bytes,
+            resident_blocks,
         )
-        array = (_Memory * max(1, len(memories)))(
-            *(
-                _Memory(
-                    m.name.encode(),
-                    m.address,
-                    (ctypes.c_int64 * 3)(*m.sizes),
-                    (ctypes.c_int64 * 3)(*m.strides),
-                    m.writable,
-                )
-                for m in memories
-            )
-        )
+        array = (_Memory * max(1, len(memories)))(*(m.described() for m in memories))
         refusal = self.functions.hgemm_emulator_begin(array, ctypes.c_size_t(len(memories)), ctypes.byref(options))
         if refusal is not None:
             found = refusal.decode(errors="replace")
@@ -137,12 +135,23 @@ class EmulatedLibrary:
         report = json.loads(self.functions.hgemm_emulator_end())
         return (error.decode(errors="replace") if error else None), report
 
+    def workspace_bytes(self, problem: HgemmProblem, config: int) -> int:
+        """hgemm_workspace_bytes."""
+        return int(self.functions.hgemm_workspace_bytes(ctypes.byref(problem), config))
+
     def launch(self, problem: HgemmProblem, config: int) -> bytes | None:
-        """hgemm_launch, with a workspace if the configuration wants one: the message, or None."""
-        wanted = self.functions.hgemm_workspace_bytes
-        wanted.restype = ctypes.c_size_t
-        size = wanted(ctypes.byref(problem), config)
-        workspace = ctypes.create_string_buffer(size) if size else None
+        """hgemm_launch, with a workspace if the configuration wants one: the message, or None.
+
+        The workspace is full of NaN, and nobody has written it: a kernel that reads it before it does is at fault.
+        """
+        size = self.workspace_bytes(problem, config)
+        workspace = None
+        if size:
+            workspace = (ctypes.c_char * size)()
+            ctypes.memset(workspace, 0xFF, size)
+            address, elements = ctypes.addressof(workspace), size // 2
+            memory = Memory("workspace", address, (1, 1, elements), (0, 0, 1), writable=True)
+            self.functions.hgemm_emulator_memory(ctypes.byref(memory.described()))
         result: bytes | None = self.functions.hgemm_launch(
             ctypes.byref(problem), config, workspace, ctypes.c_size_t(size), None
         )

@@ -2,7 +2,7 @@
 
 They are changes of the source text, so that the kernels themselves stay free of switches. A text that is not found
 exactly once is an error: a kernel that changes takes its mutants along. The lists: mutants_cp_async.py, mutants_tma.py,
-mutants_tma_rotating.py, mutants_shared.py.
+mutants_tma_rotating.py, mutants_parts.py, mutants_tail.py, mutants_shared.py.
 """
 
 from __future__ import annotations
@@ -28,3 +28,5 @@ class Mutant:
     shape: tuple[int, int, int] = (200, 264, 456)  # M, N, K
     batch: int = 1
     aligned_rows: bool = True  # of C
+    resident_blocks: int = 2  # that the device is said to hold of a persistent kernel
+    order_matters: bool = False  # the sums depend on the order in which four tiles of 64 of K are added

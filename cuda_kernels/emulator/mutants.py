@@ -25,7 +25,14 @@ import numpy as np
 from hgemm.cuda_kernels import toolchain
 from hgemm.cuda_kernels.compilation import FOLDER, error_lines
 from hgemm.cuda_kernels.configs import FAMILIES, Unit
-from hgemm.cuda_kernels.emulator import mutants_cp_async, mutants_shared, mutants_tma, mutants_tma_rotating
+from hgemm.cuda_kernels.emulator import (
+    mutants_cp_async,
+    mutants_parts,
+    mutants_shared,
+    mutants_tail,
+    mutants_tma,
+    mutants_tma_rotating,
+)
 from hgemm.cuda_kernels.emulator.build import FLAGS, LIBRARY_FLAGS, core_object
 from hgemm.cuda_kernels.emulator.library import EmulatedLibrary, HgemmProblem, Memory, Progress, in_thread
 from hgemm.cuda_kernels.emulator.mutant import VALUES, Mutant
@@ -34,6 +41,8 @@ MUTANTS = (
     *mutants_cp_async.MUTANTS,
     *mutants_tma.MUTANTS,
     *mutants_tma_rotating.MUTANTS,
+    *mutants_parts.MUTANTS,
+    *mutants_tail.MUTANTS,
     *mutants_shared.MUTANTS,
 )
 SCHEDULES = ("eager", "lazy", "lazy,reversed", "random,seed=1", "random,seed=2")
@@ -113,6 +122,12 @@ def multiply(library: EmulatedLibrary, mutant: Mutant, schedule: str) -> tuple[t
     random = np.random.default_rng(7)
     a = aligned(random.integers(-4, 5, (mutant.batch, M, K)).astype(np.float16))
     b = aligned(random.integers(-4, 5, (mutant.batch, K, N)).astype(np.float16))
+    expected = np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.float16)
+    if mutant.order_matters:
+        # 1 + 2^24 is rounded to 2^24, so that only the sum in this order, or with the first two exchanged, is 3.
+        a[...], b[...] = 0, 1
+        a[..., ::64], b[:, 64:192] = (1, 4096, -4096, 3), 4096
+        expected[...] = 3
     row = (N + 15) // 8 * 8 if mutant.aligned_rows else N
     c = aligned(np.full((mutant.batch, M, row), np.nan, np.float16))[..., :N]
     problem = HgemmProblem(a.ctypes.data, b.ctypes.data, c.ctypes.data, M, N, K, mutant.batch)
@@ -126,11 +141,11 @@ def multiply(library: EmulatedLibrary, mutant: Mutant, schedule: str) -> tuple[t
         memories.append(Memory(name, matrix.ctypes.data, sizes, steps, writable=name == "c"))
     progress = Progress()
     deadline = time.monotonic() + SECONDS
-    answers = []
+    answers, blocks = [], mutant.resident_blocks
 
     def work() -> None:
         call = lambda: library.launch(problem, 0)  # noqa: E731
-        answers.append(library.run(call, memories, schedule, threads=1, progress=progress))
+        answers.append(library.run(call, memories, schedule, threads=1, progress=progress, resident_blocks=blocks))
 
     def watch() -> None:
         if time.monotonic() > deadline:
@@ -141,7 +156,6 @@ def multiply(library: EmulatedLibrary, mutant: Mutant, schedule: str) -> tuple[t
     kinds = [event["kind"] for event in report["events"]]
     if error and not kinds:
         kinds = ["refused"]
-    expected = np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.float16)
     if not np.array_equal(c, expected):
         kinds.append(VALUES)
     places = {f"{Path(event['file']).name}:{event['line']}" for event in report["events"] if event["line"]}

@@ -140,8 +140,8 @@ MUTANTS = (
         "tma-second-box-at-first-column",
         "both boxes of B come from the same columns",
         "tma_operands.cuh",
-        "outer + box * Tile::BOX_COLUMNS",
-        "outer",
+        "outer) + box * Tile::BOX_COLUMNS",
+        "outer)",
         (VALUES,),
     ),
     Mutant(

@@ -26,6 +26,7 @@ inline bool same_line(const Site& a, const Site& b) {
   X(cp_async) X(cp_async_wait_group)                                                                    \
   X(mbarrier_init) X(fence_mbarrier_init) X(mbarrier_arrive) X(mbarrier_arrive_after)                   \
   X(mbarrier_arrive_pending) X(mbarrier_arrive_expect_tx) X(mbarrier_wait_parity)                       \
+  X(griddepcontrol_wait)                                                                                \
   X(fence_proxy_async) X(tma_load_3d) X(tma_store_3d) X(bulk_wait_group_read)
 // clang-format on
 

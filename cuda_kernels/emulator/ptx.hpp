@@ -58,6 +58,8 @@ void ld_global_v4(uint32_t (&value)[4], const void* address, Site site = Site::c
 void st_global_b16(void* address, uint32_t value, Site site = Site::current());
 void st_global_b32(void* address, uint32_t value, Site site = Site::current());
 void st_global_v4(void* address, const uint32_t (&value)[4], Site site = Site::current());
+void ld_global_v4(float (&value)[4], const void* address, Site site = Site::current());
+void st_global_v4(void* address, const float (&value)[4], Site site = Site::current());
 uint32_t ld_acquire_gpu(const uint32_t* address, Site site = Site::current());
 void st_release_gpu(uint32_t* address, uint32_t value, Site site = Site::current());
 uint32_t atomic_add_acq_rel_gpu(uint32_t* address, uint32_t value, Site site = Site::current());
@@ -92,6 +94,10 @@ void mbarrier_arrive_after(uint32_t barrier, uint32_t loaded, Site site = Site::
 uint32_t mbarrier_arrive_pending(uint32_t barrier, Site site = Site::current());
 void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes, Site site = Site::current());
 void mbarrier_wait_parity(uint32_t barrier, uint32_t parity, Site site = Site::current());
+
+// ---- kernels that overlap ----
+inline void griddepcontrol_launch_dependents() {}
+void griddepcontrol_wait(Site site = Site::current());
 
 // ---- TMA ----
 void fence_proxy_async(Site site = Site::current());

@@ -58,6 +58,20 @@ void st_global_v4(void* address, const uint32_t (&value)[4], Site site) {
   store(Operation::st_global_v4, address, value, 16, site);
 }
 
+void ld_global_v4(float (&value)[4], const void* address, Site site) {
+  load(Operation::ld_global_v4, value, address, 16, site);
+}
+
+void st_global_v4(void* address, const float (&value)[4], Site site) {
+  store(Operation::st_global_v4, address, value, 16, site);
+}
+
+// The kernel before has ended here in any case; what counts is that this thread knows. That others of its block may
+// know it from this one is not followed: each waits for itself.
+void griddepcontrol_wait(Site site) {
+  CallingThread(Operation::griddepcontrol_wait, site).lane.waited_for_kernel = true;
+}
+
 // A flag: whoever stores with release leaves what its warp knows with the address, whoever loads with acquire takes it.
 // A second load that can see nothing new is a poll; it sleeps until something is stored.
 uint32_t ld_acquire_gpu(const uint32_t* address, Site site) {

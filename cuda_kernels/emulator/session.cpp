@@ -16,6 +16,7 @@ namespace {
 
 constexpr int MOST_THREADS = 1024;                   // a block, on every GPU
 constexpr int MOST_SHARED_BYTES = 227 * 1024;        // a block, on sm_90, the largest
+constexpr uint32_t MOST_LAUNCHES = 63;               // that GlobalMark tells apart
 constexpr uint64_t MOST_RESIDENT_THREADS = 1 << 17;  // of a cooperative launch: each takes a stack
 
 // Computes as every machine does, whatever the calling thread has set: rounding to nearest, subnormals kept.
@@ -67,6 +68,7 @@ std::string Session::begin(const HgemmMemory* memories, size_t count, const Hgem
   report = Report();
   memory = GlobalMemory();
   open = false;
+  launches = 0;
   const char* schedule = options && options->schedule ? options->schedule : getenv("HGEMM_EMULATOR");
   const std::string wrong = settings.schedule.parse(schedule && *schedule ? schedule : "lazy");
   if (!wrong.empty()) return wrong;
@@ -77,6 +79,7 @@ std::string Session::begin(const HgemmMemory* memories, size_t count, const Hgem
     settings.threads = options->threads;
     settings.progress = options->progress;
     settings.trace_bytes = options->trace_bytes;
+    if (options->resident_blocks) settings.resident_blocks = options->resident_blocks;
   }
   open = true;
   return {};
@@ -118,8 +121,11 @@ void Session::run(const Launch& launch) {
     report.add({Kind::cancelled, Operation::barrier_sync, Site(), 0, -1, -1, Space::none, 0, "stopped from outside"});
 }
 
-const char* run(uint32_t blocks, int threads, int shared_bytes, bool cooperative, void (*kernel)(const void*),
+uint32_t resident_blocks() { return Session::mine().settings.resident_blocks; }
+
+const char* run(uint32_t blocks, int threads, int shared_bytes, Order order, void (*kernel)(const void*),
                 const void* arguments) {
+  const bool cooperative = order == Order::cooperative, dependent = order == Order::overlapping;
   if (blocks < 1 || threads < 1 || threads > MOST_THREADS || shared_bytes < 0 || shared_bytes > MOST_SHARED_BYTES)
     return message(
         "launching the kernel: %u blocks of %d threads with %d bytes of shared memory; a GPU takes 1 to %d "
@@ -134,8 +140,9 @@ const char* run(uint32_t blocks, int threads, int shared_bytes, bool cooperative
     const std::string wrong = session.begin(nullptr, 0, nullptr);
     if (!wrong.empty()) return message("%s", wrong.c_str());
   }
-  session.run(
-      {blocks, static_cast<uint32_t>(threads), static_cast<uint32_t>(shared_bytes), cooperative, kernel, arguments});
+  if (session.launches == MOST_LAUNCHES) return message("more than %u launches in one session", MOST_LAUNCHES);
+  session.run({blocks, static_cast<uint32_t>(threads), static_cast<uint32_t>(shared_bytes), cooperative, dependent,
+               kernel, arguments, ++session.launches});
   if (alone) session.open = false;
   const std::string found = session.report.summary();
   return found.empty() ? nullptr : message("%s", found.c_str());
@@ -183,6 +190,8 @@ const char* hgemm_emulator_begin(const HgemmMemory* memories, size_t count, cons
   session.text = session.begin(memories, count, options);
   return session.text.empty() ? nullptr : session.text.c_str();
 }
+
+void hgemm_emulator_memory(const HgemmMemory* memory) { Session::mine().memory.add(*memory); }
 
 const char* hgemm_emulator_end(void) {
   Session& session = Session::mine();

@@ -13,6 +13,7 @@ struct Session {
   GlobalMemory memory;
   Report report;
   bool open = false;
+  uint32_t launches = 0;
   std::string text;  // what the last call returned
 
   // The session of the calling thread.

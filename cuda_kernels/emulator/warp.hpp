@@ -54,6 +54,8 @@ struct Lane {
   std::deque<std::vector<BulkStore>> store_groups;  // committed and not yet waited for
   uint32_t first_unfenced_write = 0;                // epoch; 0: every write to shared memory is fenced
 
+  bool waited_for_kernel = false;  // griddepcontrol_wait
+
   // The last poll of a flag: a second one that can see nothing new waits until something is stored.
   const void* polled = nullptr;
   uint64_t polled_version = 0;

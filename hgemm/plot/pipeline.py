@@ -107,8 +107,8 @@ def run(chosen: Kernel, schedule: str) -> Run:
 
     shape = chosen.config.config
     library = Functions(chosen).library
-    a = torch.zeros(shape.tile_m, shape.tile_k * K_TILES, dtype=torch.float16)
-    b = torch.zeros(shape.tile_k * K_TILES, shape.tile_n, dtype=torch.float16)
+    K = shape.tile_k * K_TILES * shape.parts  # of which the block has one part
+    a, b = torch.zeros(shape.tile_m, K, dtype=torch.float16), torch.zeros(K, shape.tile_n, dtype=torch.float16)
     out = torch.empty(shape.tile_m, shape.tile_n, dtype=torch.float16)
     problem, memories = describe(a, b, out, "nn")
     _, found = library.run(

@@ -75,7 +75,7 @@ def operand(functions: Functions, name: str) -> Operand:
     """What ldmatrix reads of A or B in a kernel, as the kernel's own functions say."""
     chosen = functions.kernel
     shape = chosen.config.config
-    row_bytes = 2 * shape.tile_k if name == "A" else 128
+    row_bytes = min(128, 2 * shape.tile_k) if name == "A" else 128
     is_swizzled = "noswizzle" not in shape.flags
     fragments = (shape.warp_m if name == "A" else shape.warp_n) // 16
     phases = [

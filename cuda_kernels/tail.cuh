@@ -1,0 +1,120 @@
+// What a block multiplies, one piece of work after the other, and how the last wave of a persistent grid is shared out.
+//
+// With B blocks, T tiles of C are T / B waves. What remains would keep a few blocks busy as long as a whole wave. The
+// flag `tail` cuts these last tiles along K: their tiles of K in a row, one tile of C after the other, every block
+// takes the same number of them. So a block has a part of one tile of C, or the end of one and the beginning of the
+// next, and the parts are added as those of split-K are.
+#pragma once
+
+#include "parts.cuh"
+
+namespace hgemm {
+
+// Tiles of K of one tile of C.
+struct Work {
+  uint32_t number;  // of the tile of C
+  int first, count;
+};
+
+// The tiles of C that are cut, and who has which of their tiles of K.
+struct Tail {
+  float* workspace = nullptr;
+  uint32_t whole = 0;  // tiles of C that are not cut; those that are come behind them
+  uint32_t cut = 0;
+  uint32_t k_tiles = 1;
+  uint32_t blocks = 0;                 // that take part, the first ones
+  uint32_t share = 0, with_extra = 0;  // tiles of K of a block; the first `with_extra` have one more
+
+  // Where the block's tiles of K begin, of those of all tiles that are cut.
+  HGEMM_MEMBER uint32_t begin(uint32_t block) const {
+    return block * share + (block < with_extra ? block : with_extra);
+  }
+  HGEMM_MEMBER uint32_t block_of(uint32_t k_tile) const {
+    const uint32_t longer = with_extra * (share + 1);
+    return k_tile < longer ? k_tile / (share + 1) : with_extra + (k_tile - longer) / share;
+  }
+
+  // From one part to the next, either the block is the next one or the tile is, or both: no two have the same sum.
+  HGEMM_MEMBER int64_t slot(uint32_t number, uint32_t block) const { return int64_t{number} - whole + block; }
+
+  // For add_parts, as in Split.
+  HGEMM_MEMBER uint32_t tile(uint32_t index) const { return whole + index; }
+  HGEMM_MEMBER Slots slots(uint32_t index) const {
+    const uint32_t first = block_of(index * k_tiles), last = block_of((index + 1) * k_tiles - 1);
+    return {int64_t{index} + first, 1, last - first + 1};
+  }
+};
+
+// Leaving and adding the sums takes about as long as multiplying so many tiles of K: with half a wave of 256x128 tiles
+// on an H200, 26 MB go to L2 and come back.
+constexpr uint32_t LEAST_SAVING = 8;
+constexpr uint32_t LEAST_SHARE = 4;  // tiles of K of a block: it has to fill its stages first
+
+// How `resident` blocks share the last wave out. Nothing is cut where that saves little, and where the tiles of K
+// cannot be counted in 31 bits.
+template <class Config>
+Tail tail_of(const HgemmProblem& p, uint32_t resident) {
+  Tail tail;
+  const uint32_t tile_count = block_count<Config>(p);
+  tail.whole = tile_count;
+  if (!Config::TAIL) return tail;
+  tail.k_tiles = tiles(p.K, Config::TILE_K);
+  const uint32_t cut = tile_count % resident;
+  const uint64_t k_tiles = uint64_t{cut} * tail.k_tiles;
+  const uint32_t blocks = k_tiles / LEAST_SHARE < resident ? k_tiles / LEAST_SHARE : resident;
+  if (blocks == 0 || k_tiles > INT32_MAX) return tail;
+  const uint32_t share = k_tiles / blocks, with_extra = k_tiles % blocks;
+  if (share + 1 + LEAST_SAVING > tail.k_tiles) return tail;
+  tail.whole = tile_count - cut;
+  tail.cut = cut;
+  tail.blocks = blocks;
+  tail.share = share;
+  tail.with_extra = with_extra;
+  return tail;
+}
+
+template <class Config>
+size_t tail_workspace_bytes(const Tail& tail) {
+  return tail.cut == 0 ? 0 : (tail.blocks + tail.cut - 1) * PiecesOf<Config>::TILE_BYTES;
+}
+
+// The work of one block after the other: whole tiles of C, one in each wave, then its share of the tail.
+template <class Config>
+struct Schedule {
+  uint32_t block, blocks;  // of the grid
+  int k_tiles;
+  const Tail& tail;
+
+  // False if the block has no tile of C: then it has nothing to do.
+  HGEMM_MEMBER bool first(Work& work) const {
+    work = {block, 0, k_tiles};
+    return work.number < tail.whole || share_of(work);
+  }
+
+  // Turns to what comes behind `work`; false, and `work` means nothing, behind the last.
+  HGEMM_MEMBER bool next(Work& work) const {
+    if (!Config::PERSISTENT) return false;
+    if (!Config::TAIL || work.number < tail.whole) {
+      work.number += blocks;
+      return work.number < tail.whole || share_of(work);
+    }
+    // From the beginning of the next tile of C to the end of the block's share, if that is there.
+    ++work.number;
+    work.first = 0;
+    work.count = static_cast<int>(tail.begin(block + 1) - (work.number - tail.whole) * tail.k_tiles);
+    return work.count > 0;
+  }
+
+ private:
+  HGEMM_MEMBER bool share_of(Work& work) const {
+    if (!Config::TAIL || block >= tail.blocks) return false;
+    const uint32_t begin = tail.begin(block), end = tail.begin(block + 1), tile = begin / tail.k_tiles;
+    const uint32_t end_of_tile = (tile + 1) * tail.k_tiles;
+    work.number = tail.whole + tile;
+    work.first = static_cast<int>(begin - tile * tail.k_tiles);
+    work.count = static_cast<int>((end < end_of_tile ? end : end_of_tile) - begin);
+    return true;
+  }
+};
+
+}  // namespace hgemm

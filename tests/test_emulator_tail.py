@@ -1,0 +1,86 @@
+"""The last, partly filled wave of a persistent kernel, shared out along K: every number of tiles and of blocks."""
+
+import pytest
+import torch
+
+from hgemm import emulation
+from hgemm.backends import get
+from hgemm.cuda_kernels.configs import FAMILIES, Unit
+from hgemm.cuda_kernels.emulator.build import load_unit
+
+TMA = FAMILIES["tma"]
+TAILS = [kernel.config for kernel in TMA.configs if "tail" in kernel.config.flags]
+TAIL = TAILS[0]
+SCHEDULES = ("lazy", "random,seed=1", "eager,reversed")
+
+
+def product(a, b, config, schedule="lazy", blocks=2):
+    out = torch.full((*a.shape[:-1], b.shape[-1]), torch.nan, dtype=a.dtype)
+    report = emulation.run(TMA, a, b, out, config, schedule, resident_blocks=blocks)
+    assert report.clean, report
+    return out, report
+
+
+def integers(*shape, seed=0):
+    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).half()
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 5])
+@pytest.mark.parametrize("config", TAILS, ids=str)
+def test_every_remainder_of_tiles_is_exact(config, blocks):
+    # Fewer tiles than blocks, full waves, every remainder; 24 tiles of K, the last partly filled, or 3: too few to cut.
+    for tiles in range(1, 2 * blocks + 1):
+        batch, M = (tiles, 24) if tiles % 2 else (1, config.tile_m * tiles - 9)
+        for K in (config.tile_k * 24 - 8, config.tile_k * 3 - 8)[: 1 + (tiles < blocks)]:
+            a, b = integers(batch, M, K, seed=K), integers(batch, K, 16, seed=M)
+            out, _ = product(a, b, config.name, SCHEDULES[tiles % 3], blocks)
+            assert torch.equal(out, (a.float() @ b.float()).half()), (tiles, K)
+
+
+@pytest.mark.parametrize(("tile", "second_part"), [(0, 18), (1, 9)])
+def test_a_cut_tile_is_summed_part_by_part(tile, second_part):
+    """Three blocks share two tiles of 26 tiles of K: parts of 18 and 8, then of 9 and 17. 2^24 + 1 is rounded to 2^24,
+    so that 2^24 + (1 - 2^24) is 1 only if a part begins just there."""
+    rows = slice(256 * tile, 256 * tile + 256)
+    a = torch.zeros(512, 26 * 64).bfloat16()
+    a[rows, 0], a[rows, second_part * 64], a[rows, second_part * 64 + 64] = 2.0**24, 1, -(2.0**24)
+    b = torch.ones(26 * 64, 8).bfloat16()
+    assert (product(a, b, TAIL.name, blocks=3)[0][rows] == 1).all()
+    assert (product(a, b, TAIL.name.removesuffix("_tail"), blocks=3)[0][rows] == 0).all()
+
+
+def test_whole_tiles_have_the_bits_that_they_have_without_a_tail():
+    generator = torch.Generator().manual_seed(5)
+    a, b = torch.randn(700, 1472, generator=generator).half(), torch.randn(1472, 40, generator=generator).half()
+    (cut, report), (whole, plain) = (product(a, b, name) for name in (TAIL.name, TAIL.name.removesuffix("_tail")))
+    assert plain.blocks == 2 < report.blocks
+    assert torch.equal(cut[:512], whole[:512])
+    assert torch.allclose(cut.float(), whole.float(), atol=0.25)
+    for schedule in SCHEDULES:
+        assert torch.equal(product(a, b, TAIL.name, schedule)[0], cut)
+
+
+@pytest.mark.parametrize(
+    ("M", "K", "slots"),
+    [
+        (256 * 4, 4096, 0),  # two full waves of two blocks
+        (256 * 3, 4096, 2),  # one tile for two blocks
+        (256 * 3, 64 * 16, 0),  # 8 tiles of K each, which saves 8 less one for a longer share
+        (256 * 3, 64 * 18, 2),
+        (256, 4096, 2),  # no whole tile at all
+    ],
+)
+def test_the_workspace_is_for_the_last_wave_alone(M, K, slots):
+    library = load_unit(Unit("tma", "f16"))
+    tensors = torch.empty(M, K).half(), torch.empty(K, 128).half(), torch.empty(M, 128).half()
+    problem, _ = emulation.describe(*tensors, "nn")
+    library.run(lambda: None, resident_blocks=2)
+    assert library.workspace_bytes(problem, TMA.index(TAIL.name)) == slots * 4 * TAIL.tile_m * TAIL.tile_n
+
+
+def test_only_a_tail_makes_a_row_depend_on_the_others():
+    record = get("cuda_tma")
+    for name in record.configs:
+        assert record.properties_of(name).row_invariant == ("tail" not in name)
+        assert record.properties_of(name).deterministic
+    assert record.properties_of(None) == record.properties
