@@ -96,7 +96,7 @@ void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes, Site site = Sit
 void mbarrier_wait_parity(uint32_t barrier, uint32_t parity, Site site = Site::current());
 
 // ---- kernels that overlap ----
-inline void griddepcontrol_launch_dependents() {}
+void griddepcontrol_launch_dependents();
 void griddepcontrol_wait(Site site = Site::current());
 
 // ---- TMA ----

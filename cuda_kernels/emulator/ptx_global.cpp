@@ -66,6 +66,9 @@ void st_global_v4(void* address, const float (&value)[4], Site site) {
   store(Operation::st_global_v4, address, value, 16, site);
 }
 
+// The next kernel begins when this one has ended, which is as late as it may.
+void griddepcontrol_launch_dependents() {}
+
 // The kernel before has ended here in any case; what counts is that this thread knows. That others of its block may
 // know it from this one is not followed: each waits for itself.
 void griddepcontrol_wait(Site site) {
