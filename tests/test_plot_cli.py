@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from made_up_results import SQUARES, results
@@ -42,6 +43,7 @@ def test_a_dollar_sign_in_a_name_is_one(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_is_named_with_a_way_out(run_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--from", str(run_file), "--out", str(run_file)]) == 2
     assert capsys.readouterr().err == f"hgemm.plot: {run_file}: File exists; name another place with --out\n"
+    assert not plt.get_fignums()
 
 
 def test_kinds_formats_and_json(run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,12 +73,14 @@ def draw(
         except NothingToDraw as error:
             reasons.append(str(error))
             continue
-        folder.mkdir(parents=True, exist_ok=True)
-        for form in formats:
-            path = folder / f"{kind}-{dtype}.{form}" if dtype else folder / f"{kind}.{form}"
-            save(figure, path)
-            files.append(path)
-        plt.close(figure)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for form in formats:
+                path = folder / f"{kind}-{dtype}.{form}" if dtype else folder / f"{kind}.{form}"
+                save(figure, path)
+                files.append(path)
+        finally:
+            plt.close(figure)
     if not files:
         raise NothingToDraw("; ".join(dict.fromkeys(reasons)) or "no contestant was timed in any case")
     return files
