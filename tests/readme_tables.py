@@ -122,12 +122,12 @@ def projections(results: Results) -> str:
     return "\n".join(lines)
 
 
-def ladder_table(name: str = "h200-ladder.json") -> str:
+def ladder_table(name: str = "ladder/h200-ladder.json") -> str:
     """What each technique adds, from the runs of the ladder and, where it was read, the tensor pipe's counter."""
     path = RESULTS / name
     if not path.exists():
         return NOT_MEASURED
-    sustained, profile = RESULTS / "h200-ladder-sustained.json", RESULTS / "h200-profile.json"
+    sustained, profile = RESULTS / "ladder" / "h200-ladder-sustained.json", RESULTS / "ladder" / "h200-profile.json"
     found = ladder.steps(
         read(path),
         TABLE_CASE[1],
@@ -152,7 +152,7 @@ def ladder_table(name: str = "h200-ladder.json") -> str:
 
 def counters_table() -> str:
     """What Nsight Compute counted of one product of each kernel."""
-    path = RESULTS / "h200-profile.json"
+    path = RESULTS / "ladder" / "h200-profile.json"
     if not path.exists():
         return NOT_MEASURED
     lines = [
