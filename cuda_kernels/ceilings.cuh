@@ -56,8 +56,8 @@ struct MmaCeiling {
 #pragma unroll
       for (int word = 0; word < 2; ++word, mine += THREADS) b[j][word] = ptx::ld_global_b32(mine);
 
-    // Every other time the fragments of B change places in pairs. Where one of a pair is the other with its sign turned,
-    // sums go back to where they were instead of growing for ever, which float16 cannot hold.
+    // Every other time the fragments of B change places in pairs. Where one of a pair is the other with its sign
+    // turned, sums go back to where they were instead of growing for ever, which float16 cannot hold.
     const auto multiply = [&](const int other) {
 #pragma unroll
       for (int i = 0; i < ROW_FRAGMENTS; ++i)
