@@ -6,6 +6,9 @@ strides.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -27,7 +30,7 @@ EXACT_LIMIT = {torch.float16: 2048, torch.bfloat16: 256}
 _ACCUMULATOR_MAX = torch.finfo(torch.float32).max
 _ACCUMULATOR_TINY = torch.finfo(torch.float32).tiny
 
-# Elements of b that are held in fp64 at a time: 128 MiB of it, and as much again for their magnitudes.
+# Elements of b, and of c, that are held in fp64 at a time: 128 MiB of it, and as much again for their magnitudes.
 _CHUNK = 2**24
 
 
@@ -36,11 +39,37 @@ def product_fp64(a: Tensor, b: Tensor) -> Tensor:
     return a.double() @ b.double()
 
 
+def product_fp32(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` as torch sums it in float32, with tf32 switched off meanwhile, for the whole process: quick on GPUs
+    that are slow in float64, and off by no more than the sum of any kernel here (``bound``)."""
+    with _no_tf32():
+        return a.float() @ b.float()
+
+
+@contextmanager
+def _no_tf32() -> Iterator[None]:
+    flags = torch.backends.cuda.matmul
+    before = flags.fp32_precision
+    flags.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        flags.fp32_precision = before
+
+
 # A library that splits K rounds each partial sum once and, if it adds them up in memory, what they add up to once more.
 PARTIAL_SUM_ROUNDINGS = 2
 
 
-def bound(a: Tensor, b: Tensor, reference: Tensor, dtype: torch.dtype, *, partial_sums_rounded: bool = False) -> Tensor:
+def bound(
+    a: Tensor,
+    b: Tensor,
+    reference: Tensor,
+    dtype: torch.dtype,
+    *,
+    partial_sums_rounded: bool = False,
+    in_fp32: bool = False,
+) -> Tensor:
     """How far a right result may lie from ``reference = product_fp64(a, b)``, element by element, in float64.
 
     With u the accumulator's unit, K terms summed in any order and each of the K steps off by at most u relative to what
@@ -60,13 +89,20 @@ def bound(a: Tensor, b: Tensor, reference: Tensor, dtype: torch.dtype, *, partia
     rounded to ``dtype`` before they are added up: PARTIAL_SUM_ROUNDINGS times u_out (1 + g) |A||B| more, since the
     magnitudes of the parts add up to no more than that.
 
+    ``in_fp32`` says that ``reference`` is product_fp32: a sum in float32 itself, as |A||B| is then, so that g counts
+    three times.
+
     Raises ValueError for K of 2^23 and more, where the formula says nothing.
     """
     K = a.shape[1]
     if K * ACCUMULATOR_UNIT >= 1:
         raise ValueError(f"the bound needs K below 2^23, found K = {K}")
     growth = K * ACCUMULATOR_UNIT / (1 - K * ACCUMULATOR_UNIT)
-    magnitude = product_fp64(a.abs(), b.abs())
+    if in_fp32:
+        magnitude = product_fp32(a.abs(), b.abs()).double()
+        growth *= 3
+    else:
+        magnitude = product_fp64(a.abs(), b.abs())
     unit = OUTPUT_UNIT[dtype]
     tiny = OUTPUT_TINY[dtype] + K * _ACCUMULATOR_TINY
     limit = unit * reference.abs() + (1 + unit) * growth * magnitude + tiny
@@ -76,9 +112,17 @@ def bound(a: Tensor, b: Tensor, reference: Tensor, dtype: torch.dtype, *, partia
 
 
 def error_over_bound(
-    a: Tensor, b: Tensor, c: Tensor, rows: Tensor | None = None, *, partial_sums_rounded: bool = False
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    rows: Tensor | None = None,
+    *,
+    partial_sums_rounded: bool = False,
+    in_fp32: bool = False,
 ) -> float:
-    """The largest |c - a b| / bound over the elements of ``c[M, N]``, or of the rows of c that ``rows`` lists.
+    """The largest |c - a b| / bound over the elements of ``c[M, N]``, or of the rows of c that ``rows`` lists. With
+    ``in_fp32`` the product it is held against is that of float32, the bound is wider by what that may be off, and
+    nothing is asked of elements whose sums leave float32's range.
 
     At most 1 for a right result. Infinite where c is NaN and the product is not, is not NaN where the product is, or is
     another infinity. Where the exact value would round to infinity, infinity is no error; where only a value within the
@@ -86,19 +130,19 @@ def error_over_bound(
     """
     if rows is not None:
         a, c = a[rows], c[rows]
-    step = max(1, _CHUNK // max(1, b.shape[0]))
+    step = max(1, _CHUNK // max(1, *a.shape))
     worst = 0.0
     for start in range(0, b.shape[1], step):
         columns = slice(start, start + step)
-        ratio = _ratio(a, b[:, columns], c[:, columns], partial_sums_rounded)
+        ratio = _ratio(a, b[:, columns], c[:, columns], partial_sums_rounded, in_fp32)
         if ratio.numel():
             worst = max(worst, float(ratio.max()))
     return worst
 
 
-def _ratio(a: Tensor, b: Tensor, c: Tensor, partial_sums_rounded: bool) -> Tensor:
-    reference = product_fp64(a, b)
-    limit = bound(a, b, reference, c.dtype, partial_sums_rounded=partial_sums_rounded)
+def _ratio(a: Tensor, b: Tensor, c: Tensor, partial_sums_rounded: bool, in_fp32: bool) -> Tensor:
+    reference = product_fp32(a, b).double() if in_fp32 else product_fp64(a, b)
+    limit = bound(a, b, reference, c.dtype, partial_sums_rounded=partial_sums_rounded, in_fp32=in_fp32)
     overflow = OVERFLOW[c.dtype]
     # An infinite c stands for any value beyond the range; the nearest one to the product is the edge or the product.
     edge = torch.copysign(reference.abs().clamp(min=overflow), c.double())
@@ -106,7 +150,8 @@ def _ratio(a: Tensor, b: Tensor, c: Tensor, partial_sums_rounded: bool) -> Tenso
     ratio = torch.where(c.isnan(), torch.inf, ratio)
     ratio = torch.where(limit.isinf(), 0.0, ratio)
     same = torch.where(reference.isnan(), c.isnan(), c.double() == reference)
-    return torch.where(reference.isfinite(), ratio, torch.where(same, 0.0, torch.inf))
+    ratio = torch.where(reference.isfinite(), ratio, torch.where(same, 0.0, torch.inf))
+    return torch.where(limit.isinf(), 0.0, ratio) if in_fp32 else ratio
 
 
 def ulps(a: Tensor, b: Tensor, c: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hgemm import reference
-from hgemm.reference import EXACT_LIMIT, bound, error_over_bound, exact_integers, product_fp64
+from hgemm.reference import EXACT_LIMIT, bound, error_over_bound, exact_integers, product_fp32, product_fp64
 
 DTYPES = [torch.float16, torch.bfloat16]
 INF = math.inf
@@ -250,6 +250,38 @@ def test_wide_products_are_judged_piece_by_piece(monkeypatch: pytest.MonkeyPatch
         wrong = c.clone()
         wrong[2, column] += 1
         assert error_over_bound(a, b, wrong) > 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), K=st.integers(1, 300), dtype=st.sampled_from(DTYPES))
+def test_held_against_fp32_right_is_right_and_a_term_too_many_is_seen(seed: int, K: int, dtype: torch.dtype) -> None:
+    a = torch.randn(5, K, generator=generator(seed)).to(dtype)
+    b = torch.randn(K, 4, generator=generator(seed + 1)).to(dtype)
+    right = product_fp64(a, b)
+    assert error_over_bound(a, b, right.to(dtype), in_fp32=True) <= 1
+    for column in range(4):
+        wrong = right.clone()
+        wrong[3, column] += 0.1 + 0.1 * wrong[3, column].abs()
+        assert error_over_bound(a, b, wrong.to(dtype), in_fp32=True) > 1
+
+
+def test_held_against_fp32_nothing_is_asked_beyond_its_range() -> None:
+    a, b = brain([[3e38, 3e38]]), torch.ones(2, 1).bfloat16()
+    for value in (INF, NAN, 0):
+        assert error_over_bound(a, b, brain([[value]]), in_fp32=True) == 0
+    assert error_over_bound(brain([[NAN, 1]]), b, brain([[1]]), in_fp32=True) == INF
+
+
+def test_float32_products_leave_the_flag_for_tf32_as_it_was() -> None:
+    flags = torch.backends.cuda.matmul
+    before = flags.fp32_precision
+    try:
+        for wanted in ("tf32", "ieee"):
+            flags.fp32_precision = wanted
+            assert torch.equal(product_fp32(half([[3]]), half([[5]])), torch.tensor([[15.0]]))
+            assert flags.fp32_precision == wanted
+    finally:
+        flags.fp32_precision = before
 
 
 def test_nothing_is_right() -> None:

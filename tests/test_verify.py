@@ -37,12 +37,23 @@ def test_verify_of_a_large_product_looks_into_every_tile(M: int) -> None:
         assert not verify(a, b, wrong).passed, f"no row of a tile at {start} was looked at"
 
 
-def test_verify_of_a_large_product_reads_few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(
-        "hgemm.check.error_over_bound",
-        lambda a, b, c, rows, **_: seen.extend((len(rows), len(set(rows.tolist())))) or 0.5,
-    )
+def test_verify_of_a_large_product_needs_fp64_for_few_rows_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def error_over_bound(a, b, c, rows=None, *, in_fp32=False, **_):
+        seen.append((len(c) if rows is None else len(set(rows.tolist())), in_fp32))
+        return 0.5
+
+    monkeypatch.setattr("hgemm.check.error_over_bound", error_over_bound)
     a = torch.zeros(5000, 8).half()
     assert verify(a, a[:8, :8], a).error_over_bound == 0.5
-    assert seen == [SAMPLED_ROWS, SAMPLED_ROWS]
+    assert seen == [(SAMPLED_ROWS, False), (5000, True)]
+
+
+def test_verify_of_a_large_product_sees_a_single_wrong_row() -> None:
+    a, b, c = exact_integers(3000, 16, 256, torch.bfloat16, "cpu", torch.Generator().manual_seed(0))
+    assert verify(a, b, c).passed
+    for row in range(0, 3000, 101):
+        wrong = c.clone()
+        wrong[row, 7] += 200
+        assert not verify(a, b, wrong).passed, f"row {row} was not looked at"

@@ -167,7 +167,7 @@ class Preparer:
 
     def _passes(self, row: Row, properties: Properties, s: OperandSet, what: str) -> bool:
         unwritten = int(s.out.isnan().sum())
-        if unwritten:  # the operands are finite, so only the poison is NaN; the verdict may sample rows
+        if unwritten:  # the operands are finite, so only the poison is NaN
             row.check = Check(None, False)
             not_timed(row, "wrong", f"{what} leaves {unwritten:,} of {s.out.numel():,} elements unwritten or NaN")
             return False
