@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from hgemm import emulation
-from hgemm.backends import Backend, Launch, Properties
+from hgemm.backends import Backend, Launch, LaunchAt, Properties
 from hgemm.cuda_kernels import architectures, toolchain
 from hgemm.cuda_kernels.architectures import RESERVED_SHARED_BYTES
+from hgemm.cuda_kernels.binding import LoadedUnit
 from hgemm.cuda_kernels.configs import FAMILIES, Family, KernelConfig, Unit
 from hgemm.problem import LAYOUTS, Problem, batch_rule, extent_rule, layout_of, tma_rule
 
@@ -174,6 +175,7 @@ def _backend(family: Family) -> Backend:
         choose=functools.partial(_choose, family),
         run=_runner(family),
         bind=functools.partial(_bind, family),
+        bind_at=functools.partial(_bind_at, family),
         config_properties={k.name: TAIL_PROPERTIES for k in family.configs if "tail" in k.config.flags},
     )
 
@@ -212,6 +214,14 @@ def _bind(family: Family, problem: Problem, config: str | None) -> Launch:
     return lambda a, b, out: op(a, b, out, handle, index)
 
 
+def _bind_at(family: Family, problem: Problem, config: str | None) -> LaunchAt | None:
+    if problem.device.type == "cpu":
+        return None  # the emulator has to know what memory there is
+    config = config or _choose(family, problem)
+    assert config is not None
+    return _unit(family, problem.dtype, problem.layout).bind(family.index(config), problem)
+
+
 def _emulate(family: Family, a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
     """Raises EmulatorError if the kernel breaks a rule of the machine."""
     report = emulation.run(family, a, b, out, config or family.configs[0].name)
@@ -230,10 +240,14 @@ def _emulator_unavailable() -> str | None:
 
 
 def _load(family: Family, dtype: torch.dtype, layout: str, config: str) -> tuple[Any, int, int]:
+    unit = _unit(family, dtype, layout)
+    return torch.ops.hgemm_cuda.mm_out.default, unit.handle, family.index(config)
+
+
+def _unit(family: Family, dtype: torch.dtype, layout: str) -> LoadedUnit:
     from hgemm.cuda_kernels.build import load_unit  # not at import: it needs what only Linux has
 
-    unit = load_unit(Unit(family.name, DTYPE_NAMES[dtype], layout))
-    return torch.ops.hgemm_cuda.mm_out.default, unit.handle, family.index(config)
+    return load_unit(Unit(family.name, DTYPE_NAMES[dtype], layout))
 
 
 def _device_of(problem: Problem) -> DeviceLimits:

@@ -94,6 +94,11 @@ const char* device_name(int32_t type) {
 
 [[noreturn]] void refuse(const std::string& rule) { throw std::runtime_error("hgemm_cuda.mm_out: " + rule); }
 
+void check_config(const Unit& unit, int64_t config) {
+  if (config < 0 || config >= unit.config_count())
+    refuse("configuration " + std::to_string(config) + " of " + std::to_string(unit.config_count()));
+}
+
 // What is read of each tensor: once, through the C interface. The stride of a dimension of size 1 means nothing and may
 // be anything: such rows and batches get stride 0, which is aligned, and such columns stride 1.
 struct Matrices {
@@ -186,8 +191,7 @@ void launch(const Unit& unit, const HgemmProblem& problem, int config, int32_t d
 // product for each matrix of out, and an a or b that has only one is used for all. Throws before anything is launched.
 void mm_out(const Tensor& a, const Tensor& b, const Tensor& out, int64_t handle, int64_t config) {
   const Unit& unit = find_unit(handle);
-  if (config < 0 || config >= unit.config_count())
-    refuse("configuration " + std::to_string(config) + " of " + std::to_string(unit.config_count()));
+  check_config(unit, config);
   const int32_t device = a.get_device_index();
   const Matrices left("a", a, unit, device), right("b", b, unit, device), result("out", out, unit, device);
   const auto fits = [&](const Matrices& input) { return input.batch == result.batch || input.batch == 1; };
@@ -220,12 +224,25 @@ void mm_out(const Tensor& a, const Tensor& b, const Tensor& out, int64_t handle,
   }
 }
 
+// Whether `device` is current; if not, making it so takes a guard.
+bool is_current(int32_t device) {
+  int32_t current = -1;
+  return aoti_torch_get_current_device_index(&current) == 0 && current == device;
+}
+
 int report(const std::exception& error, char* text, size_t size) {
   std::snprintf(text, size, "%s", error.what());
   return -1;
 }
 
 }  // namespace
+
+// struct BoundProblem of binding.py: all of a product but its addresses.
+struct HgemmBound {
+  int32_t unit, config;
+  int32_t device;  // ignored where the unit is for the CPU
+  HgemmProblem problem;
+};
 
 // What binding.py calls through ctypes. A function with an `error` buffer returns -1 and fills it if it fails.
 extern "C" {
@@ -242,6 +259,30 @@ const char* hgemm_unit_config_name(int handle, int config) try {
   return find_unit(handle).config_name(config);
 } catch (const std::exception&) {
   return nullptr;
+}
+
+// mm_out of a product that was described before, at these addresses. Returns NULL, or a message that stays valid until
+// this thread's next call; nothing was launched then.
+const char* hgemm_launch_at(const HgemmBound* bound, const void* a, const void* b, void* c) try {
+  const Unit& unit = find_unit(bound->unit);
+  check_config(unit, bound->config);
+  HgemmProblem problem = bound->problem;
+  problem.a = a;
+  problem.b = b;
+  problem.c = c;
+  if (unit.device_type != aoti_torch_device_type_cuda()) {
+    launch(unit, problem, bound->config, bound->device, nullptr);
+  } else if (is_current(bound->device)) {
+    launch(unit, problem, bound->config, bound->device, current_stream(bound->device));
+  } else {
+    const torch::stable::accelerator::DeviceGuard guard(bound->device);
+    launch(unit, problem, bound->config, bound->device, current_stream(bound->device));
+  }
+  return nullptr;
+} catch (const std::exception& failure) {
+  static thread_local std::string text;
+  text = failure.what();
+  return text.c_str();
 }
 
 int hgemm_unit_resources(int handle, int config, HgemmResources* resources, char* error, size_t error_size) try {

@@ -38,6 +38,9 @@ class Properties:
 Launch = Callable[[Tensor, Tensor, Tensor], None]
 """a, b, out: writes out, for one kind of problem and one configuration."""
 
+LaunchAt = Callable[[int, int, int], None]
+"""The same, given the addresses of the first elements: what is left to do once all else is known."""
+
 
 @dataclass(frozen=True, eq=False)
 class Backend:
@@ -53,6 +56,7 @@ class Backend:
     choose: Callable[[Problem], str | None]  # the default configuration for this problem
     run: Callable[[Tensor, Tensor, Tensor, str | None], None]  # a, b, out, config: writes out, checks nothing twice
     bind: Callable[[Problem, str | None], Launch] | None = None  # looks up once what `run` looks up in every call
+    bind_at: Callable[[Problem, str | None], LaunchAt | None] | None = None  # the same by address; None where it cannot
     config_properties: Mapping[str, Properties] = field(default_factory=dict)  # of configurations that keep less
 
     def properties_of(self, config: str | None) -> Properties:
@@ -65,6 +69,11 @@ class Backend:
             return self.bind(problem, config)
         run = self.run  # not functools.partial, whose keyword costs more than a closure
         return lambda a, b, out: run(a, b, out, config)
+
+    def launcher_at(self, problem: Problem, config: str | None) -> LaunchAt | None:
+        """The same by address, for those backends that need no more of a tensor. It leaves the current device as it is,
+        whichever device the problem is on."""
+        return None if self.bind_at is None else self.bind_at(problem, config)
 
     def available_on(self, device_type: str) -> bool:
         """Whether this machine can run the backend on tensors of ``device_type``, "cuda" or "cpu"."""
@@ -173,6 +182,10 @@ def is_built_in(name: str) -> bool:
 def find(name: str) -> Backend | None:
     """The backend called ``name``, or None."""
     return _built_in().get(name) or _registered.get(name)
+
+
+registered = _registered.get
+"""The user's backend called by a name, or None: the only ones that can be another record the next time."""
 
 
 def get(name: str) -> Backend:

@@ -2,7 +2,8 @@
 
 A call costs a few microseconds of Python before the backend runs. All that the checks and the decision depend on,
 apart from gradients and memory shared between tensors, is read off the tensors into one key; a key seen before goes
-straight to its plan.
+straight to its plan. Each attribute of a tensor is read once, and addresses alone are passed on to a backend that needs
+no more.
 """
 
 from __future__ import annotations
@@ -16,20 +17,30 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from hgemm import arguments, autocast, gradients
-from hgemm.backends import TORCH, Backend, Launch, backends, find, get
+from hgemm.backends import TORCH, Backend, Launch, LaunchAt, backends, get, registered
 from hgemm.folding import Folding, View, fold
-from hgemm.problem import VECTOR_BYTES, Problem, UnsupportedProblem
+from hgemm.problem import ELEMENT_BYTES, VECTOR_BYTES, Problem, UnsupportedProblem
 from hgemm.select import Choice, choose
 
 # Types whose memory holds their elements. Other subclasses of Tensor (fake, functional, distributed) go by the ops.
 _PLAIN = frozenset((Tensor, Parameter))
+
+# What `matmul` asks in every call, without the looks into modules.
+_is_compiling = torch.compiler.is_compiling
+_dispatch_modes = torch._C._len_torch_dispatch_stack
+_transforming = torch._C._are_functorch_transforms_active
+_autocasting = torch._C._is_any_autocast_enabled
+_grad_enabled = torch.is_grad_enabled
+_increment_version = torch._C._increment_version  # torch.autograd.graph's, which also takes single tensors
 
 
 class _Plan(NamedTuple):
     record: Backend
     config: str | None
     launch: Launch
+    launch_at: LaunchAt | None  # the same by address
     shape: torch.Size
+    stride: tuple[int, ...]  # without gaps
     folding: Folding | None  # None: the backend takes the tensors as they are
     nbytes: tuple[int, int, int]  # of a, b and out, from the first element to the end of the last
 
@@ -62,11 +73,11 @@ def matmul(
         type(a) in _PLAIN
         and type(b) in _PLAIN
         and (out is None or type(out) in _PLAIN)
-        and not torch.compiler.is_compiling()
-        and not torch._C._len_torch_dispatch_stack()
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._is_any_autocast_enabled()
-        and not (torch.is_grad_enabled() and _requires_grad(a, b, out))
+        and not _is_compiling()
+        and not _dispatch_modes()
+        and not _transforming()
+        and not _autocasting()
+        and not (_grad_enabled() and (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)))
     ):
         return multiply(a, b, backend, config, out)
     return _through_ops(a, b, backend, config, out)
@@ -96,71 +107,88 @@ def problem_of(a: Tensor, b: Tensor, out: Tensor | None = None) -> Problem:
 
 def multiply(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | None) -> Tensor:
     """``matmul`` of tensors that hold memory; what ``torch.ops.hgemm`` runs on the CPU and on CUDA devices."""
-    key = _key(a, b, backend, config, out)
-    plan = _plans.get(key) if key else None
-    if plan is None or (out is not None and _may_share(plan.nbytes, a, b, out) and arguments.shared_memory(a, b, out)):
-        return _multiply_unseen(a, b, backend, config, out, key)
-    return _run(plan, a, b, out)
-
-
-def _may_share(nbytes: tuple[int, int, int], a: Tensor, b: Tensor, out: Tensor) -> bool:
-    """Whether ``out`` begins before an input ends and ends after it begins."""
-    start, start_a, start_b = out.data_ptr(), a.data_ptr(), b.data_ptr()
-    end = start + nbytes[2]
-    return (start < start_a + nbytes[0] and start_a < end) or (start < start_b + nbytes[1] and start_b < end)
-
-
-def _key(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | None) -> tuple[object, ...] | None:
-    """What the checks and the plan depend on. None if it cannot be read: then the checks say what is wrong.
-
-    Without memory, a tensor has an odd address, as none with memory has.
-    """
-    if config is not None and not isinstance(config, str):
-        return None
+    key = plan = None
+    at_out = 0
     try:
-        return (
-            backend,
-            find(backend),
-            config,
-            a.shape,
-            a.stride(),
-            a.dtype,
-            a.device,
-            (a.data_ptr() or -1) % VECTOR_BYTES,
-            a.is_neg(),
-            b.shape,
-            b.stride(),
-            b.dtype,
-            b.device,
-            (b.data_ptr() or -1) % VECTOR_BYTES,
-            b.is_neg(),
-            out is not None
-            and (out.shape, out.stride(), out.dtype, out.device, (out.data_ptr() or -1) % VECTOR_BYTES, out.is_neg()),
-        )
+        at_a, at_b = a.data_ptr(), b.data_ptr()
+        of_out = None
+        if out is not None:
+            at_out = out.data_ptr()
+            of_out = (out.shape, out.stride(), out.dtype, out.device, (at_out or -1) % VECTOR_BYTES, out.is_neg())
+        if config is None or isinstance(config, str):
+            # All that the checks and the plan depend on. Without memory, a tensor has an odd address, as none with
+            # memory has.
+            key = (
+                backend,
+                registered(backend),
+                config,
+                a.shape,
+                a.stride(),
+                a.dtype,
+                a.device,
+                (at_a or -1) % VECTOR_BYTES,
+                a.is_neg(),
+                b.shape,
+                b.stride(),
+                b.dtype,
+                b.device,
+                (at_b or -1) % VECTOR_BYTES,
+                b.is_neg(),
+                of_out,
+            )
+            plan = _plans.get(key)
     except (AttributeError, TypeError, RuntimeError):
-        return None
+        key = None  # it cannot be read: the checks say what is wrong
+    if plan is None:
+        return _multiply_unseen(a, b, backend, config, out, key)
+    if out is not None and _may_share(plan.nbytes, at_a, at_b, at_out) and arguments.shared_memory(a, b, out):
+        return _multiply_unseen(a, b, backend, config, out, key)
+    return _run(plan, a, b, out, at_a, at_b, at_out)
 
 
-def _requires_grad(a: Tensor, b: Tensor, out: Tensor | None) -> bool:
-    return a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
+def _may_share(nbytes: tuple[int, int, int], at_a: int, at_b: int, at_out: int) -> bool:
+    """Whether ``out`` begins before an input ends and ends after it begins."""
+    size_a, size_b, size_out = nbytes
+    end = at_out + size_out
+    return (at_out < at_a + size_a and at_a < end) or (at_out < at_b + size_b and at_b < end)
 
 
-def _run(plan: _Plan, a: Tensor, b: Tensor, out: Tensor | None) -> Tensor:
-    target = torch.empty(plan.shape, dtype=a.dtype, device=a.device) if out is None else out
+def _run(plan: _Plan, a: Tensor, b: Tensor, out: Tensor | None, at_a: int, at_b: int, at_out: int) -> Tensor:
+    """Computes by ``plan``, whose key was read off these tensors; the addresses are theirs, ``at_out`` only of an
+    ``out``."""
+    if out is None:
+        target = a.new_empty_strided(plan.shape, plan.stride)  # torch.empty costs twice as much
+        at_out = target.data_ptr()
+    else:
+        target = out
     try:
-        if plan.folding is None:
-            plan.launch(a, b, target)
+        if plan.launch_at is None:
+            _launch(plan, a, b, target)
+        elif plan.folding is None:
+            plan.launch_at(at_a, at_b, at_out)
         else:
-            for views in _views(plan.folding, a, b, target):
-                plan.launch(*views)
+            for from_a, from_b, from_out in plan.folding.offsets:
+                plan.launch_at(
+                    at_a + from_a * ELEMENT_BYTES,
+                    at_b + from_b * ELEMENT_BYTES,
+                    at_out + from_out * ELEMENT_BYTES,
+                )
     except RuntimeError as error:
         problem = problem_of(a, b, target)
         if rule := plan.record.refuses(problem, plan.config):
             raise _unsupported(plan.record, rule, _takers(problem)) from error
         raise
     if out is not None:
-        torch.autograd.graph.increment_version(out)  # so that autograd notices a saved tensor being overwritten
+        _increment_version((out,))  # so that autograd notices a saved tensor being overwritten
     return target
+
+
+def _launch(plan: _Plan, a: Tensor, b: Tensor, out: Tensor) -> None:
+    if plan.folding is None:
+        plan.launch(a, b, out)
+        return
+    for views in _views(plan.folding, a, b, out):
+        plan.launch(*views)
 
 
 def _multiply_unseen(
@@ -188,12 +216,14 @@ def _multiply_unseen(
     elif config is None:
         config = record.choose(problem)
     nbytes = arguments.nbytes(a), arguments.nbytes(b), 0 if out is None else arguments.nbytes(out)
-    plan = _Plan(record, config, record.launcher(problem, config), shape, folding, nbytes)
+    launch, launch_at = record.launcher(problem, config), record.launcher_at(problem, config)
+    stride = torch.empty(shape, device="meta").stride()
+    plan = _Plan(record, config, launch, launch_at, shape, stride, folding, nbytes)
     if key is not None:
         if len(_plans) >= _PLANS_KEPT:
             _plans.clear()
         _plans[key] = plan
-    return _run(plan, a, b, out)
+    return _run(plan, a, b, out, a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr())
 
 
 def _multiply_lazy(a: Tensor, b: Tensor, record: Backend | None, out: Tensor | None, name: str) -> Tensor:

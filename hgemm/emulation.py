@@ -21,8 +21,9 @@ from torch import Tensor
 from hgemm.problem import Problem, UnsupportedProblem
 
 if TYPE_CHECKING:  # importing hgemm does not import its kernels
+    from hgemm.cuda_kernels.binding import HgemmProblem
     from hgemm.cuda_kernels.configs import Family
-    from hgemm.cuda_kernels.emulator.library import EmulatedLibrary, HgemmProblem, Memory, Progress
+    from hgemm.cuda_kernels.emulator.library import EmulatedLibrary, Memory, Progress
     from hgemm.cuda_kernels.emulator.report import Report
 
 DTYPE_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -144,27 +145,18 @@ def too_large(problem: Problem, limit: int | None = None) -> str | None:
 
 def describe(a: Tensor, b: Tensor, out: Tensor, layout: str) -> tuple[HgemmProblem, list[Memory]]:
     """The arguments of hgemm_launch, and the memory that the kernel may touch."""
-    from hgemm.cuda_kernels.emulator.library import HgemmProblem, Memory
+    from hgemm.cuda_kernels.binding import HgemmProblem
+    from hgemm.cuda_kernels.emulator.library import Memory
 
-    matrices = {"a": a, "b": b, "c": out}
-    batch = out.shape[0] if out.dim() > 2 else 1
-    problem = HgemmProblem(M=a.shape[-2], N=b.shape[-1], K=a.shape[-1], batch=batch)
+    described = HgemmProblem.of(Problem.from_tensors(a, b, out), layout)
     memories = []
-    for (name, matrix), letter in zip(matrices.items(), layout + "n", strict=True):
-        rows, columns = matrix.shape[-2:]
-        row, column = matrix.stride()[-2:]
+    for name, matrix in (("a", a), ("b", b), ("c", out)):
+        setattr(described, name, matrix.data_ptr())
         batches = matrix.shape[0] if matrix.dim() > 2 else 1
-        batch_stride = matrix.stride(0) if batches > 1 else 0
-        # Along an extent of 1 a stride means nothing and may be anything: the binding passes these too.
-        stored_row = 0 if (rows if letter == "n" else columns) == 1 else row if letter == "n" else column
-        stored_column = 1 if (columns if letter == "n" else rows) == 1 else column if letter == "n" else row
-        setattr(problem, name, matrix.data_ptr())
-        setattr(problem, f"{name}_row_stride", stored_row)
-        setattr(problem, f"{name}_column_stride", stored_column)
-        setattr(problem, f"{name}_batch_stride", batch_stride)
-        sizes, strides = (batches, rows, columns), (batch_stride, row, column)
+        sizes = (batches, matrix.shape[-2], matrix.shape[-1])
+        strides = (matrix.stride(0) if batches > 1 else 0, matrix.stride(-2), matrix.stride(-1))
         memories.append(Memory(name, matrix.data_ptr(), sizes, strides, writable=name == "c"))
-    return problem, memories
+    return described, memories
 
 
 def launch(

@@ -15,7 +15,8 @@ LAYOUTS = ("nn", "nt", "tn", "tt")  # of a, then b: n row-major, t column-major,
 
 # 16 bytes: one vector load or store, and the unit in which the tensor memory accelerator counts addresses and strides.
 VECTOR_BYTES = 16
-VECTOR_ELEMENTS = VECTOR_BYTES // 2
+ELEMENT_BYTES = 2
+VECTOR_ELEMENTS = VECTOR_BYTES // ELEMENT_BYTES
 TMA_STRIDE_BYTES = 2**40  # cuTensorMapEncodeTiled: each stride lies below
 LARGEST_EXTENT = 2**31 - 1 - 256  # 32-bit coordinates, and one tile past an edge
 

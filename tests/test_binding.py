@@ -4,18 +4,20 @@ The unit is a stand-in compiled by g++ for the CPU: a plain triple loop behind t
 """
 
 import ctypes
+import gc
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 from hgemm.cuda_kernels import build, compilation
-from hgemm.cuda_kernels.binding import Resources
+from hgemm.cuda_kernels.binding import HgemmProblem, Resources
 from hgemm.cuda_kernels.configs import LAYOUTS
-from hgemm.cuda_kernels.emulator.library import HgemmProblem
+from hgemm.problem import Problem
 
 UNIT = """
 #include "launch.h"
@@ -250,6 +252,64 @@ def test_a_unit_for_the_gpu_refuses_tensors_on_the_cpu(binding, libraries):
     unit = binding.load_unit(libraries["bf16"], "cuda", "bf16")
     with pytest.raises(RuntimeError, match="a is a cpu tensor, and this unit is built for cuda"):
         mm_out(*operands(8, 8, 8, torch.bfloat16), unit.handle, 0)
+
+
+def bound(unit, config, a, b, out):
+    """Computes once by what `bind` returns."""
+    unit.bind(config, Problem.from_tensors(a, b, out))(a.data_ptr(), b.data_ptr(), out.data_ptr())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_bound_product_reaches_the_unit_as_that_of_the_op_does(layouts, layout):
+    unit, library = layouts[layout]
+    wide, compared = torch.full((40, 64), torch.nan).half(), 0
+    for M, N, K in ((5, 7, 11), (1, 7, 11), (5, 1, 11), (5, 7, 1), (1, 1, 1)):
+        a = (wide[:M, 1 : 1 + K] if layout[0] == "n" else wide.t()[:M, 1 : 1 + K]).copy_(integers(M, K))
+        b = (wide[24 : 24 + K, :N] if layout[1] == "n" else wide.t()[24 : 24 + K, :N]).copy_(integers(K, N))
+        out = torch.full((N, M), torch.nan).half().t()
+        for left, right, result in ((a, b, out), (a.expand(3, M, K), b[None], out.expand(3, M, N).contiguous())):
+            problem = Problem.from_tensors(left, right, result)
+            if problem.layout != layout:
+                continue  # a vector of neighbours is one row, whichever way it stands
+            mm_out(left, right, result, unit.handle, 0)
+            expected, asked = result.clone(), bytes(HgemmProblem.in_dll(library, "last"))
+            result.fill_(torch.nan)
+            bound(unit, 0, left, right, result)
+            assert torch.equal(result, expected)
+            assert bytes(HgemmProblem.in_dll(library, "last")) == asked
+            compared += 1
+    assert compared >= 2
+
+
+def test_a_bound_product_takes_other_addresses_each_time_and_from_two_threads(units):
+    a, b, out = operands(33, 7, 40, torch.float16)
+    launch = units["f16"].bind(1, Problem.from_tensors(a, b, out))  # each with a workspace of its own
+    gc.collect()
+
+    def computed(seed):
+        left, right = (torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)).half() for x in (a, b))
+        result, expected = torch.full_like(out, torch.nan), torch.empty_like(out)
+        mm_out(left, right, expected, units["f16"].handle, 1)
+        for _ in range(50):
+            launch(left.data_ptr(), right.data_ptr(), result.fill_(torch.nan).data_ptr())
+            if not torch.equal(result, expected):
+                return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert all(pool.map(computed, range(4)))
+
+
+def test_what_a_unit_says_of_a_bound_product_is_said_in_the_words_of_the_op(units):
+    a, b, out = operands(8, 8, 8, torch.bfloat16)
+    for config in (2, 3):
+        with pytest.raises(RuntimeError) as by_op:
+            mm_out(a, b, out, units["bf16"].handle, config)
+        with pytest.raises(RuntimeError) as raised:
+            bound(units["bf16"], config, a, b, out)
+        assert str(by_op.value).startswith(str(raised.value))
+        assert str(raised.value).startswith("hgemm_cuda.mm_out: ")
+    assert out.isnan().all()
 
 
 def test_what_the_unit_says_reaches_the_caller(units):

@@ -13,20 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hgemm.cuda_kernels.binding import HgemmProblem
+
 LARGEST_SEED = 2**64 - 1
 SCHEDULES = "schedules are eager, lazy, eager,reversed, lazy,reversed and random,seed=N"  # as in schedule.hpp
-
-
-class HgemmProblem(ctypes.Structure):
-    """struct HgemmProblem of launch.h."""
-
-    _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("a", "b", "c")),
-        *((name, ctypes.c_int64) for name in ("M", "N", "K", "batch")),
-        *((f"{operand}_row_stride", ctypes.c_int64) for operand in "abc"),
-        *((f"{operand}_column_stride", ctypes.c_int64) for operand in "abc"),
-        *((f"{operand}_batch_stride", ctypes.c_int64) for operand in "abc"),
-    ]
 
 
 class _Memory(ctypes.Structure):

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from hgemm.cuda_kernels import toolchain
+from hgemm.cuda_kernels.binding import HgemmProblem
 from hgemm.cuda_kernels.compilation import FOLDER, error_lines
 from hgemm.cuda_kernels.configs import FAMILIES, Unit
 from hgemm.cuda_kernels.emulator import (
@@ -34,7 +35,7 @@ from hgemm.cuda_kernels.emulator import (
     mutants_tma_rotating,
 )
 from hgemm.cuda_kernels.emulator.build import FLAGS, LIBRARY_FLAGS, core_object
-from hgemm.cuda_kernels.emulator.library import EmulatedLibrary, HgemmProblem, Memory, Progress, in_thread
+from hgemm.cuda_kernels.emulator.library import EmulatedLibrary, Memory, Progress, in_thread
 from hgemm.cuda_kernels.emulator.mutant import VALUES, Mutant
 
 MUTANTS = (
