@@ -11,7 +11,7 @@ import statistics
 from pathlib import Path
 
 from hgemm.bench import ladder
-from hgemm.bench.metrics import CEILING, find_row, label, relative, speed, timed_rows
+from hgemm.bench.metrics import CEILING, find_row, label, microseconds, relative, speed, timed_rows
 from hgemm.bench.results import read
 from hgemm.bench.schema import CaseResult, Results, Row
 
@@ -180,6 +180,28 @@ def counters_table() -> str:
     return "\n".join(lines)
 
 
+def host_table(name: str = "h200-e2e.json") -> str:
+    """Host time of a call: torch's, and everybody else's over that of torch called in the same way."""
+    path = RESULTS / name
+    if not path.exists():
+        return NOT_MEASURED
+    cases = read(path).cases
+    names = dict.fromkeys(row.backend for case in cases for row in timed_rows(case) if row.backend != "torch")
+    lines = heading("product", ["called", "`torch`, µs", *(f"`{name}`" for name in names)])
+    for case in cases:
+        for allocates in (False, True):
+            yardstick = find_row(case, "torch", allocates=allocates)
+            assert yardstick is not None
+            cells = [f"{case.M} x {case.N} x {case.K}", "without `out`" if allocates else "with `out`"]
+            cells.append(f"{microseconds(yardstick).median:.1f}")
+            for backend in names:
+                row = find_row(case, backend, allocates=allocates)
+                ratio = relative(yardstick, row)  # of speeds, so that of times upside down
+                cells.append("" if ratio is None else f"{ratio.median:.2f}")
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def percent(value: float | None) -> str:
     return "" if value is None else f"{value:.0f}%"
 
@@ -204,6 +226,7 @@ def tables() -> dict[str, str]:
         "counters": counters_table(),
         "projections": projections(read(RESULTS / "h200-llm.json")),
         "batched": projections(read(RESULTS / "h200-batched.json")),
+        "host": host_table(),
         "check": checked(),
     }
 
