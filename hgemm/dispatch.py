@@ -41,7 +41,6 @@ class _Plan(NamedTuple):
     launch_at: LaunchAt | None  # the same by address
     shape: torch.Size
     stride: tuple[int, ...]  # without gaps
-    folding: Folding | None  # None: the backend takes the tensors as they are
     nbytes: tuple[int, int, int]  # of a, b and out, from the first element to the end of the last
 
 
@@ -76,7 +75,7 @@ def matmul(
         and not _is_compiling()
         and not _dispatch_modes()
         and not _transforming()
-        and not _autocasting()
+        and (out is not None or not _autocasting())
         and not (_grad_enabled() and (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)))
     ):
         return multiply(a, b, backend, config, out)
@@ -163,16 +162,9 @@ def _run(plan: _Plan, a: Tensor, b: Tensor, out: Tensor | None, at_a: int, at_b:
         target = out
     try:
         if plan.launch_at is None:
-            _launch(plan, a, b, target)
-        elif plan.folding is None:
-            plan.launch_at(at_a, at_b, at_out)
+            plan.launch(a, b, target)
         else:
-            for from_a, from_b, from_out in plan.folding.offsets:
-                plan.launch_at(
-                    at_a + from_a * ELEMENT_BYTES,
-                    at_b + from_b * ELEMENT_BYTES,
-                    at_out + from_out * ELEMENT_BYTES,
-                )
+            plan.launch_at(at_a, at_b, at_out)
     except RuntimeError as error:
         problem = problem_of(a, b, target)
         if rule := plan.record.refuses(problem, plan.config):
@@ -181,14 +173,6 @@ def _run(plan: _Plan, a: Tensor, b: Tensor, out: Tensor | None, at_a: int, at_b:
     if out is not None:
         _increment_version((out,))  # so that autograd notices a saved tensor being overwritten
     return target
-
-
-def _launch(plan: _Plan, a: Tensor, b: Tensor, out: Tensor) -> None:
-    if plan.folding is None:
-        plan.launch(a, b, out)
-        return
-    for views in _views(plan.folding, a, b, out):
-        plan.launch(*views)
 
 
 def _multiply_unseen(
@@ -217,8 +201,10 @@ def _multiply_unseen(
         config = record.choose(problem)
     nbytes = arguments.nbytes(a), arguments.nbytes(b), 0 if out is None else arguments.nbytes(out)
     launch, launch_at = record.launcher(problem, config), record.launcher_at(problem, config)
+    if folding is not None:
+        launch, launch_at = _by_views(launch, folding), launch_at and _by_offsets(launch_at, folding)
     stride = torch.empty(shape, device="meta").stride()
-    plan = _Plan(record, config, launch, launch_at, shape, stride, folding, nbytes)
+    plan = _Plan(record, config, launch, launch_at, shape, stride, nbytes)
     if key is not None:
         if len(_plans) >= _PLANS_KEPT:
             _plans.clear()
@@ -256,6 +242,27 @@ def _describe(a: Tensor, b: Tensor, out: Tensor | None, shape: torch.Size) -> tu
             address |= tensor.data_ptr() + offset * tensor.element_size()
         operands[name] = replace(getattr(problem, name), alignment=address & -address)
     return folding, replace(problem, **operands)
+
+
+def _by_views(launch: Launch, folding: Folding) -> Launch:
+    """``launch`` for each of the launches of ``folding``."""
+
+    def launches(a: Tensor, b: Tensor, out: Tensor) -> None:
+        for views in _views(folding, a, b, out):
+            launch(*views)
+
+    return launches
+
+
+def _by_offsets(launch_at: LaunchAt, folding: Folding) -> LaunchAt:
+    """The same by address."""
+    offsets = [tuple(elements * ELEMENT_BYTES for elements in each) for each in folding.offsets]
+
+    def launches(a: int, b: int, out: int) -> None:
+        for from_a, from_b, from_out in offsets:
+            launch_at(a + from_a, b + from_b, out + from_out)
+
+    return launches
 
 
 def _views(folding: Folding, a: Tensor, b: Tensor, out: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

@@ -16,7 +16,7 @@ from hgemm.problem import Problem
 
 
 @pytest.fixture
-def bound(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+def bound() -> list[SimpleNamespace]:
     """Registers ``bound``, which notes each binding and the addresses of its launches."""
     bindings: list[SimpleNamespace] = []
 
@@ -29,7 +29,7 @@ def bound(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
         raise AssertionError("it needs no tensors")
 
     record = register_backend("bound", by_tensor, configs=("one", "two"))
-    monkeypatch.setitem(_registered, "bound", dataclasses.replace(record, bind_at=bind_at))
+    _registered["bound"] = dataclasses.replace(record, bind_at=bind_at)
     return bindings
 
 

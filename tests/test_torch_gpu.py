@@ -114,6 +114,36 @@ def test_a_device_that_is_not_current_and_two_in_one_process(backend: str) -> No
         hgemm.matmul(a, b.to("cuda:0"), backend=backend)
 
 
+def test_a_call_computes_what_the_backend_does_with_its_tensors(backend: str) -> None:
+    """`matmul` may have bound the product, and pass addresses; `Backend.run` reads everything off the tensors."""
+    if backend == "auto":
+        pytest.skip("it has no way of its own")
+    record = get(backend)
+    generator = torch.Generator("cuda").manual_seed(0)
+    rows = torch.randn(3, 264, 272, device="cuda", generator=generator).half()
+    columns = torch.randn(3, 264, 272, device="cuda", generator=generator).half().mT
+    places = torch.empty(3, 264, 264, device="cuda").half()
+    for a, b, out in (
+        (rows[0], columns[0], places[0]),
+        (rows[0], rows[1].mT, places[0].mT),
+        (columns[0], rows[1], torch.empty(272, 272, device="cuda").half()),
+        (rows[0][:, 8:136], columns[1][8:136], places[0]),
+        (rows, columns, places),
+        (rows, columns[0].expand(3, 272, 264), places),
+        (rows[0][8:9], columns[0], places[0][8:9]),
+    ):
+        problem = hgemm.dispatch.problem_of(a, b, out)
+        if record.refuses(problem):
+            continue
+        record.run(a, b, out.fill_(torch.nan), config := record.choose(problem))
+        expected, version = out.clone(), out._version
+        for _ in range(2):
+            assert hgemm.matmul(a, b, backend=backend, config=config, out=out.fill_(torch.nan)) is out
+            assert torch.equal(out, expected)
+        assert out._version == version + 4
+        assert torch.equal(hgemm.matmul(a, b, backend=backend, config=config), expected)
+
+
 def test_threads_share_the_kernels(backend: str) -> None:
     """Each on a stream of its own, all starting at once."""
     products = [integers(seed) for seed in range(8)]
