@@ -175,8 +175,7 @@ Tensor allocate(int64_t bytes, int32_t device_type, int32_t device) {
   return Tensor(memory);
 }
 
-void launch(const Unit& unit, const HgemmProblem& problem, int config, int32_t device, void* stream) {
-  const size_t bytes = unit.workspace_bytes(&problem, config);
+void launch(const Unit& unit, const HgemmProblem& problem, int config, size_t bytes, int32_t device, void* stream) {
   const char* error = nullptr;
   if (bytes == 0) {
     error = unit.launch(&problem, config, nullptr, 0, stream);
@@ -216,11 +215,12 @@ void mm_out(const Tensor& a, const Tensor& b, const Tensor& out, int64_t handle,
                              .a_batch_stride = left.batch_stride,
                              .b_batch_stride = right.batch_stride,
                              .c_batch_stride = result.batch_stride};
+  const auto bytes = [&] { return unit.workspace_bytes(&problem, static_cast<int>(config)); };
   if (unit.device_type == aoti_torch_device_type_cuda()) {
     const torch::stable::accelerator::DeviceGuard guard(device);
-    launch(unit, problem, static_cast<int>(config), device, current_stream(device));
+    launch(unit, problem, static_cast<int>(config), bytes(), device, current_stream(device));
   } else {
-    launch(unit, problem, static_cast<int>(config), device, nullptr);
+    launch(unit, problem, static_cast<int>(config), bytes(), device, nullptr);
   }
 }
 
@@ -240,9 +240,21 @@ int report(const std::exception& error, char* text, size_t size) {
 // struct BoundProblem of binding.py: all of a product but its addresses.
 struct HgemmBound {
   int32_t unit, config;
-  int32_t device;  // ignored where the unit is for the CPU
+  int32_t device;           // ignored where the unit is for the CPU
+  int64_t workspace_bytes;  // negative until the first launch, since a device that is not current cannot be asked
   HgemmProblem problem;
 };
+
+namespace {
+
+void launch(HgemmBound& bound, const Unit& unit, const HgemmProblem& problem, void* stream) {
+  std::atomic_ref<int64_t> bytes(bound.workspace_bytes);  // several threads may find the same
+  if (bytes.load(std::memory_order_relaxed) < 0)
+    bytes.store(static_cast<int64_t>(unit.workspace_bytes(&problem, bound.config)), std::memory_order_relaxed);
+  launch(unit, problem, bound.config, bytes.load(std::memory_order_relaxed), bound.device, stream);
+}
+
+}  // namespace
 
 // What binding.py calls through ctypes. A function with an `error` buffer returns -1 and fills it if it fails.
 extern "C" {
@@ -263,7 +275,7 @@ const char* hgemm_unit_config_name(int handle, int config) try {
 
 // mm_out of a product that was described before, at these addresses. Returns NULL, or a message that stays valid until
 // this thread's next call; nothing was launched then.
-const char* hgemm_launch_at(const HgemmBound* bound, const void* a, const void* b, void* c) try {
+const char* hgemm_launch_at(HgemmBound* bound, const void* a, const void* b, void* c) try {
   const Unit& unit = find_unit(bound->unit);
   check_config(unit, bound->config);
   HgemmProblem problem = bound->problem;
@@ -271,12 +283,12 @@ const char* hgemm_launch_at(const HgemmBound* bound, const void* a, const void* 
   problem.b = b;
   problem.c = c;
   if (unit.device_type != aoti_torch_device_type_cuda()) {
-    launch(unit, problem, bound->config, bound->device, nullptr);
+    launch(*bound, unit, problem, nullptr);
   } else if (is_current(bound->device)) {
-    launch(unit, problem, bound->config, bound->device, current_stream(bound->device));
+    launch(*bound, unit, problem, current_stream(bound->device));
   } else {
     const torch::stable::accelerator::DeviceGuard guard(bound->device);
-    launch(unit, problem, bound->config, bound->device, current_stream(bound->device));
+    launch(*bound, unit, problem, current_stream(bound->device));
   }
   return nullptr;
 } catch (const std::exception& failure) {

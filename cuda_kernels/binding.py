@@ -65,6 +65,7 @@ class _BoundProblem(ctypes.Structure):
         ("unit", ctypes.c_int32),
         ("config", ctypes.c_int32),
         ("device", ctypes.c_int32),
+        ("workspace_bytes", ctypes.c_int64),
         ("problem", HgemmProblem),
     ]
 
@@ -101,7 +102,9 @@ class LoadedUnit:
         and are aligned as the problem says; nothing checks it. Raises RuntimeError, with what the unit says, if it
         refuses to launch; for whatever it refuses, in the words of `mm_out`.
         """
-        bound = _BoundProblem(self.handle, config, problem.device.index or 0, HgemmProblem.of(problem, problem.layout))
+        bound = _BoundProblem(
+            self.handle, config, problem.device.index or 0, -1, HgemmProblem.of(problem, problem.layout)
+        )
         launch_at, address = self._binding.launch_at, ctypes.addressof(bound)
 
         def launch(a: int, b: int, out: int) -> None:

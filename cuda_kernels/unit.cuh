@@ -16,14 +16,13 @@ struct Unit {
   }
 
   static size_t workspace_bytes(const HgemmProblem& problem, int config) {
-    static constexpr size_t (*sizes[])(const HgemmProblem&) = {workspace_of<Gemms>...};
-    return refuse(problem, config) ? 0 : sizes[config](problem);  // a launch says why
+    return refuse(problem, config) ? 0 : workspace_of_config(problem, config);  // a launch says why
   }
 
   static const char* launch(const HgemmProblem& problem, int config, void* workspace, size_t bytes, void* stream) {
     static constexpr const char* (*launchers[])(const HgemmProblem&, void*, void*) = {Gemms::launch...};
     if (const char* error = refuse(problem, config)) return error;
-    if (const size_t needed = workspace_bytes(problem, config); bytes < needed)
+    if (const size_t needed = workspace_of_config(problem, config); bytes < needed)
       return message("a workspace of %zu bytes: %s needs %zu", bytes, name(config), needed);
     return launchers[config](problem, workspace, stream);
   }
@@ -40,6 +39,11 @@ struct Unit {
   }
 
  private:
+  static size_t workspace_of_config(const HgemmProblem& problem, int config) {
+    static constexpr size_t (*sizes[])(const HgemmProblem&) = {workspace_of<Gemms>...};
+    return sizes[config](problem);
+  }
+
   template <class Gemm>
   static size_t workspace_of(const HgemmProblem& problem) {
     if constexpr (requires { Gemm::workspace_bytes(problem); }) return Gemm::workspace_bytes(problem);

@@ -113,10 +113,11 @@ def multiply(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor
         of_out = None
         if out is not None:
             at_out = out.data_ptr()
-            of_out = (out.shape, out.stride(), out.dtype, out.device, (at_out or -1) % VECTOR_BYTES, out.is_neg())
+            of_out = (out.shape, out.stride(), out.dtype, out.get_device(), (at_out or -1) % VECTOR_BYTES, out.is_neg())
         if config is None or isinstance(config, str):
-            # All that the checks and the plan depend on. Without memory, a tensor has an odd address, as none with
-            # memory has.
+            # All that the checks and the plan depend on. The number of a device is read faster than the device; that of
+            # the CPU is -1, and a process has one kind of accelerator. Without memory, as on the meta device, a tensor
+            # has an odd address, as none with memory has.
             key = (
                 backend,
                 registered(backend),
@@ -124,13 +125,13 @@ def multiply(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor
                 a.shape,
                 a.stride(),
                 a.dtype,
-                a.device,
+                a.get_device(),
                 (at_a or -1) % VECTOR_BYTES,
                 a.is_neg(),
                 b.shape,
                 b.stride(),
                 b.dtype,
-                b.device,
+                b.get_device(),
                 (at_b or -1) % VECTOR_BYTES,
                 b.is_neg(),
                 of_out,
@@ -140,16 +141,15 @@ def multiply(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor
         key = None  # it cannot be read: the checks say what is wrong
     if plan is None:
         return _multiply_unseen(a, b, backend, config, out, key)
-    if out is not None and _may_share(plan.nbytes, at_a, at_b, at_out) and arguments.shared_memory(a, b, out):
-        return _multiply_unseen(a, b, backend, config, out, key)
+    if out is not None:
+        size_a, size_b, size_out = plan.nbytes
+        end = at_out + size_out
+        # Where out begins before an input ends and ends after it begins, they may still lie in each other's gaps.
+        if ((at_out < at_a + size_a and at_a < end) or (at_out < at_b + size_b and at_b < end)) and (
+            arguments.shared_memory(a, b, out)
+        ):
+            return _multiply_unseen(a, b, backend, config, out, key)
     return _run(plan, a, b, out, at_a, at_b, at_out)
-
-
-def _may_share(nbytes: tuple[int, int, int], at_a: int, at_b: int, at_out: int) -> bool:
-    """Whether ``out`` begins before an input ends and ends after it begins."""
-    size_a, size_b, size_out = nbytes
-    end = at_out + size_out
-    return (at_out < at_a + size_a and at_a < end) or (at_out < at_b + size_b and at_b < end)
 
 
 def _run(plan: _Plan, a: Tensor, b: Tensor, out: Tensor | None, at_a: int, at_b: int, at_out: int) -> Tensor:
