@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -12,34 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hgemm import emulation
+from hgemm import cost, devices, emulation
 from hgemm.backends import Backend, Launch, LaunchAt, Properties
+from hgemm.cost import Kernel, Size
 from hgemm.cuda_kernels import architectures, toolchain
-from hgemm.cuda_kernels.architectures import RESERVED_SHARED_BYTES
 from hgemm.cuda_kernels.binding import LoadedUnit
 from hgemm.cuda_kernels.configs import FAMILIES, Family, KernelConfig, Unit
+from hgemm.devices import Rates
 from hgemm.problem import LAYOUTS, Problem, batch_rule, extent_rule, layout_of, tma_rule
 
 DTYPE_NAMES = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
-# In order of preference for a large product, in which all multiprocessors are busy to the end.
-DEFAULTS = {
-    "cp_async": ("128x128x32_s3_w64x32",),
-    "tma": (
-        "256x128x64_s4_w64x64_rotate",  # Hopper
-        "128x256x64_s2_w64x64",
-        "128x128x64_s3_w64x32",  # where two blocks of it fit: Hopper
-        "128x128x32_s3_w64x32",
-    ),
-}
-
-# A smaller tile loads more bytes for the same work. It is chosen where it leaves the busiest multiprocessor less than
-# this share of the elements of C that a larger one would.
-WORTH_A_SMALLER_TILE = 0.9
-
 PROPERTIES = Properties(deterministic=True, row_invariant=True, accumulator="float32", exact_integers=True)
-# Which tiles of C are cut along K, and where, follows from how many there are. Split-K cuts all alike.
-TAIL_PROPERTIES = replace(PROPERTIES, row_invariant=False)
+# Which tiles of C are cut along K, and where, follows from how many there are. Split-K cuts all alike; but whether the
+# default choice is a split one follows from M.
+LESS_PROPERTIES = replace(PROPERTIES, row_invariant=False)
 
 
 @dataclass(frozen=True)
@@ -90,26 +76,35 @@ def config_limit(kernel: KernelConfig, device: DeviceLimits) -> str | None:
     )
 
 
+def kernels(family: Family, device: Rates, size: Size) -> tuple[Kernel, ...]:
+    """What the cost model weighs: the configurations meant for such a device."""
+    return _kernels(family.name, device.capability)
+
+
+@functools.cache
+def _kernels(family: str, capability: tuple[int, int]) -> tuple[Kernel, ...]:
+    per_block = devices.limits_of(capability).shared_bytes_per_block
+    return tuple(
+        Kernel(FAMILIES[family].backend, k.config, k.shared_bytes, k.blocks_per_multiprocessor)
+        for k in FAMILIES[family].configs
+        if k.shared_bytes <= per_block and (k.geforce or capability[0] != 12)
+    )
+
+
 def default_config(family: Family, device: DeviceLimits, problem: Problem) -> KernelConfig:
-    """The first of the family's DEFAULTS of which as many blocks fit a multiprocessor as configs.py means to, unless a
-    later one spreads the product so much better over the multiprocessors as WORTH_A_SMALLER_TILE says. The last, which
-    needs the least shared memory, where none fits so."""
-    kernels = [family.configs[family.index(name)] for name in DEFAULTS[family.name]]
-    chosen, least = kernels[-1], math.inf
-    for kernel in kernels:
-        together = kernel.blocks_per_multiprocessor * (kernel.shared_bytes + RESERVED_SHARED_BYTES)
-        if together <= device.shared_bytes_per_multiprocessor and config_limit(kernel, device) is None:
-            elements = _busiest(kernel, device, problem)
-            if elements < WORTH_A_SMALLER_TILE * least:
-                chosen, least = kernel, elements
-    return chosen
+    """The configuration that the cost model expects to be the quickest of those that fit the device; the one that needs
+    the least shared memory, where none does."""
+    rates = devices.rates(device.name, device.capability, device.multiprocessors)
+    size = Size.of(problem)
+    for prediction in cost.rank(kernels(family, rates, size), size, rates):
+        kernel = family.configs[family.index(prediction.config or "")]
+        if config_limit(kernel, device) is None:
+            return kernel
+    return min(family.configs, key=lambda kernel: kernel.shared_bytes)
 
 
-def _busiest(kernel: KernelConfig, device: DeviceLimits, problem: Problem) -> int:
-    """Elements of C that the multiprocessor with the most tiles computes."""
-    config = kernel.config
-    tiles = math.prod(problem.batch) * -(-problem.M // config.tile_m) * -(-problem.N // config.tile_n)
-    return -(-tiles // device.multiprocessors) * config.tile_m * config.tile_n
+def _cuts_k(kernel: KernelConfig) -> bool:
+    return kernel.config.parts > 1 or "tail" in kernel.config.flags
 
 
 def unavailable(family: Family, device_type: str) -> str | None:
@@ -176,7 +171,9 @@ def _backend(family: Family) -> Backend:
         run=_runner(family),
         bind=functools.partial(_bind, family),
         bind_at=functools.partial(_bind_at, family),
-        config_properties={k.name: TAIL_PROPERTIES for k in family.configs if "tail" in k.config.flags},
+        kernels=functools.partial(kernels, family),
+        config_properties={k.name: LESS_PROPERTIES for k in family.configs if "tail" in k.config.flags},
+        default_properties=LESS_PROPERTIES if any(_cuts_k(k) for k in family.configs) else None,
     )
 
 

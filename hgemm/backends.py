@@ -16,7 +16,10 @@ from typing import overload
 import torch
 from torch import Tensor
 
+from hgemm import cost
 from hgemm.config import GRAMMAR
+from hgemm.cost import Kernel, Prediction, Size
+from hgemm.devices import Rates
 from hgemm.problem import Problem
 
 DEVICE_TYPES = ("cuda", "cpu")
@@ -50,18 +53,30 @@ class Backend:
     idea: str  # one line
     requires: tuple[str, ...]  # words, for `python -m hgemm.env`
     configs: tuple[str, ...]  # names; empty for a backend without configurations
-    properties: Properties  # of the default choice, and of every configuration that config_properties does not name
+    properties: Properties  # of every configuration and of the default choice, unless the last fields say otherwise
     unavailable: Callable[[str], str | None]  # device type -> why the backend cannot run there; None if it can
     accepts: Callable[[Problem, str | None], str | None]  # the rule broken, with the value found; None if it is taken
     choose: Callable[[Problem], str | None]  # the default configuration for this problem
     run: Callable[[Tensor, Tensor, Tensor, str | None], None]  # a, b, out, config: writes out, checks nothing twice
     bind: Callable[[Problem, str | None], Launch] | None = None  # looks up once what `run` looks up in every call
     bind_at: Callable[[Problem, str | None], LaunchAt | None] | None = None  # the same by address; None where it cannot
+    kernels: Callable[[Rates, Size], Sequence[Kernel]] | None = None  # what the cost model weighs for such a product
+    transposes: bool = False  # a column-major out is computed as the transposed product
     config_properties: Mapping[str, Properties] = field(default_factory=dict)  # of configurations that keep less
+    default_properties: Properties | None = None  # of the default choice, where following M it keeps less
 
     def properties_of(self, config: str | None) -> Properties:
         """What may be expected of results in the configuration called ``config``, or in the default one."""
-        return self.config_properties.get(config, self.properties) if config else self.properties
+        if config is None:
+            return self.default_properties or self.properties
+        return self.config_properties.get(config, self.properties)
+
+    def predictions(self, problem: Problem, device: Rates) -> list[Prediction]:
+        """What the cost model expects of its configurations, the quickest first; empty if it knows nothing of them."""
+        if self.kernels is None:
+            return []
+        size = Size.of(problem, transposed=self.transposes and problem.out.letter == "t")
+        return cost.rank(self.kernels(device, size), size, device)
 
     def launcher(self, problem: Problem, config: str | None) -> Launch:
         """What computes problems of this dtype, device, these shapes, strides and alignments, in this configuration."""

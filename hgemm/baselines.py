@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hgemm import cublas, cublaslt
 from hgemm.backends import TORCH, Backend, Properties
+from hgemm.cost import Kernel
 from hgemm.problem import Problem
 
 # With the flags that torch starts with, partial sums of a split K may be rounded to 16 bits.
@@ -51,6 +52,7 @@ def backends() -> list[Backend]:
             accepts=lambda problem, config: cublas.dense_rule(problem),
             choose=_no_config,
             run=cublaslt.run,
+            kernels=lambda device, size: (Kernel("cublaslt", None),),
         ),
     ]
 

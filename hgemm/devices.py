@@ -132,6 +132,58 @@ DEVICES: tuple[Device, ...] = (
 )
 
 
+@dataclass(frozen=True)
+class Rates:
+    """What the cost model knows of the device that it predicts for, in SI units; tensor work is that of wgmma on
+    Hopper, with fp32 accumulation."""
+
+    title: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_bytes: int
+    """Of a multiprocessor, see ``Limits``."""
+    flops_per_clock: float
+    """Of a multiprocessor."""
+    clock_hz: float
+    bandwidth: float
+    """Of the device's memory, bytes a second."""
+
+
+# Boards that stand for a compute capability of which the table above has none: operations a clock and multiprocessor,
+# rated clock in MHz, GB/s for each multiprocessor. A100, RTX 3090, RTX 4090 and B200, from NVIDIA's data sheets.
+_TYPICAL = {
+    (8, 0): (2048, 1410, 2039 / 108),
+    (8, 6): (512, 1695, 936 / 82),
+    (8, 9): (512, 2520, 1008 / 128),
+    (10, 0): (8192, 1850, 8000 / 148),
+}
+
+
+def rates(name: str, capability: tuple[int, int], multiprocessors: int) -> Rates:
+    """The rates of the board that a driver, or the table, calls ``name``; for one that the table lacks those of a board
+    of its compute capability, or of the newest that is not newer, by its count of multiprocessors."""
+    board = find(name, multiprocessors) or next((device for device in DEVICES if device.title == name), None)
+    known = {device.compute_capability: device for device in reversed(DEVICES)}
+    older = [found for found in LIMITS if found <= capability]
+    stands_for = max((found for found in older if found in known or found in _TYPICAL), default=min(_TYPICAL))
+    board = board or known.get(stands_for)
+    limits = limits_of(capability)
+    if board is None:
+        flops, clock_mhz, bandwidth_gbs = _TYPICAL[stands_for]
+    else:
+        flops, clock_mhz = board.flops_per_clock, board.clock_mhz
+        bandwidth_gbs = board.bandwidth_gbs / board.multiprocessors
+    shared = limits.shared_bytes_per_multiprocessor
+    return Rates(
+        name, capability, multiprocessors, shared, flops, clock_mhz * 1e6, bandwidth_gbs * multiprocessors * 1e9
+    )
+
+
+def limits_of(capability: tuple[int, int]) -> Limits:
+    """Those of the compute capability, or of the newest in the table that is not newer."""
+    return LIMITS[max((found for found in LIMITS if found <= capability), default=min(LIMITS))]
+
+
 def find(name: str, multiprocessors: int | None = None) -> Device | None:
     """The board that a driver calls ``name``, or None if the table lacks it.
 

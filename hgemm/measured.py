@@ -35,29 +35,27 @@ class Case:
         return f"{self.M}x{self.N}x{self.K}"
 
 
-def nearest(device: str, problem: Problem, tuned: Iterable[Case] = ()) -> Case | None:
-    """The case measured on a device of this name, or ``tuned`` by the user for products of this kind, that is closest
-    to the problem in size, of equals a tuned one, then one in which more operands lie as the problem's do; None
-    if none is near."""
-    cases = [*tuned, *(case for case in _tables().get(device, ()) if case.dtype == problem.dtype)]
+def exact(device: str, problem: Problem) -> Case | None:
+    """The measurement of this very product on a device of this name, in the layout of its operands; None if there is
+    none."""
+    wanted = problem.M, problem.N, problem.K, problem.dtype, problem.layout
+    for case in () if problem.batch else _tables().get(device, ()):
+        if (case.M, case.N, case.K, case.dtype, case.layout) == wanted:
+            return case
+    return None
+
+
+def nearest(problem: Problem, cases: Iterable[Case]) -> Case | None:
+    """Of ``cases``, which are of products of the problem's kind, the closest to it in size; None if none is near."""
     found = [(case, _distances(case, problem)) for case in cases]
-    near = [
-        (sum(distances), case.tuned is None, _other_letters(case, problem), case.name, case)
-        for case, distances in found
-        if max(distances) <= math.log2(NEAR)
-    ]
-    return min(near, key=lambda entry: entry[:4])[4] if near else None
+    near = [(sum(distances), case.name, case) for case, distances in found if max(distances) <= math.log2(NEAR)]
+    return min(near, key=lambda entry: entry[:2])[2] if near else None
 
 
 def _distances(case: Case, problem: Problem) -> tuple[float, float, float]:
     """How many doublings lie between the sizes."""
     M, N, K = (abs(math.log2(getattr(problem, name) / getattr(case, name))) for name in ("M", "N", "K"))
     return M, N, K
-
-
-def _other_letters(case: Case, problem: Problem) -> int:
-    """How many of the two operands are stored the other way."""
-    return sum(one != other for one, other in zip(case.layout, problem.layout, strict=True))
 
 
 @functools.cache

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from hgemm import measured, tuned
+from hgemm import cost, measured, tuned
 from hgemm.backends import TORCH, backends
+from hgemm.cost import Prediction
+from hgemm.devices import Rates, rates
 from hgemm.problem import Problem
 
-# On a CUDA device, the first of these that takes the product. The Triton kernels need no compiler besides Triton's own,
-# `cuda_cp_async` takes every layout, torch needs neither.
+# On a CUDA device of a kind that the cost model was not fitted on, the first of these that takes the product. Triton's
+# kernels need no compiler besides its own, `cuda_cp_async` takes every layout, torch needs neither.
 PREFERENCE = ("triton", "triton_pointer", "cuda_cp_async", TORCH)
 
 
@@ -32,21 +35,26 @@ def choose(problem: Problem) -> Choice:
     """The backend and configuration for ``problem``; never fails, because ``torch`` takes every legal product.
 
     Tensors on the CPU go to ``torch``: there the kernels are interpreted, which is for study and not for speed. On a
-    CUDA device, a product that the user tuned (``hgemm.tuned``) goes to the fastest that takes it. Sizes near a case
-    (``measured.NEAR``) go to the configuration that was fastest there among those that take the product. A case is one
-    that the user tuned with the same dtype, layout and batch, or one measured on such a device, whose order is
-    followed for every layout. Everything else goes to the first of ``PREFERENCE`` that takes it,
-    with its default configuration.
+    CUDA device the first of these counts, and of what it ranks the first that takes the product: what the user tuned
+    (``hgemm.tuned``) for this very product; what was measured of it (hgemm/tables); what the user tuned for a size near
+    it (``measured.NEAR``); the cost model (``hgemm.cost``), which ranks the configurations of all families on devices
+    of the compute capability that it was fitted on. Elsewhere nothing says how families compare: ``PREFERENCE`` does,
+    and the model chooses the configuration.
     """
     if problem.device.type == "cpu":
         return Choice(TORCH, None, "on a CPU the kernels are only interpreted")
     records = backends()
     table = tuned.table(problem.device)
     refusals = [table.note] if table.note else []
+    absent = set()  # not asked again for each of their configurations
     for name, config, reason in _candidates(problem, table):
+        if name in absent:
+            continue
         record = records[name]
         if (rule := record.refuses(problem, config)) is None:
             return Choice(name, config or record.choose(problem), "; ".join([*refusals, reason]))
+        if record.refuses_device(problem.device.type):
+            absent.add(name)
         refusal = f"{name}: {rule}"
         if refusal not in refusals:
             refusals.append(refusal)
@@ -55,17 +63,35 @@ def choose(problem: Problem) -> Choice:
 
 def _candidates(problem: Problem, table: tuned.Table) -> Iterator[tuple[str, str | None, str]]:
     """Backends with a configuration, or None for the default, and why they come at this place."""
-    device = _device_name(problem.device)
+    device = _device(problem.device)
     if entry := table.exact(problem):
         for one in entry.ranking:
             yield one.backend, one.config, f"tuned here on {entry.date}"
-    if case := measured.nearest(device, problem, table.comparable(problem)):
-        where = f"as tuned here on {case.tuned}" if case.tuned else f"on {device}"
+    if case := measured.exact(device.title, problem):
         for name, config in case.ranking:
-            yield name, config, f"of what takes it, {name} was the fastest {where} at {case.name}"
+            yield name, config, f"of what takes it, {name} was the fastest on {device.title} at {case.name}"
+    if case := measured.nearest(problem, table.comparable(problem)):
+        for name, config in case.ranking:
+            reason = f"of what takes it, {name} was the fastest as tuned here on {case.tuned} at {case.name}"
+            yield name, config, reason
+    if device.capability == cost.committed().capability:
+        for prediction in _predictions(problem, device):
+            yield prediction.kernel.backend, prediction.config, str(prediction)
+    records = backends()
     for name in PREFERENCE:
-        yield name, None, f"{name} takes it"
+        ranking = records[name].predictions(problem, device)
+        yield name, None, f"{name} takes it{f'; {ranking[0]}' if ranking else ''}"
 
 
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device)
+def _predictions(problem: Problem, device: Rates) -> list[Prediction]:
+    """Those of all families that may be chosen unasked, the quickest first."""
+    found = []
+    for record in backends():
+        if record.properties.exact_integers:
+            found += record.predictions(problem, device)
+    return sorted(found, key=lambda prediction: prediction.seconds)
+
+
+def _device(device: torch.device) -> Rates:
+    found: Any = torch.cuda.get_device_properties(device)
+    return rates(found.name, (found.major, found.minor), found.multi_processor_count)

@@ -10,6 +10,7 @@ import re
 import statistics
 from pathlib import Path
 
+from hgemm import published
 from hgemm.bench import ladder
 from hgemm.bench.metrics import CEILING, find_row, label, microseconds, relative, speed, timed_rows
 from hgemm.bench.results import read
@@ -202,6 +203,26 @@ def host_table(name: str = "h200-e2e.json") -> str:
     return "\n".join(lines)
 
 
+def predictions_table() -> str:
+    """What others published for sm_120, and what the cost model predicts for our kernel of that kind."""
+    lines = [
+        "| card, dtype, size | what | published | predicted | for | waves, full |",
+        "| --- | --- | --: | --: | --- | --: |",
+    ]
+    for figure, prediction, tflops in published.predictions():
+        size = f"{figure.size.M}³" + (", B column-major" if figure.size.layout == "nt" else "")
+        cells = [
+            f"{figure.card}, {figure.remark}, {size}",
+            figure.what,
+            f"{figure.tflops:g}",
+            f"{tflops:.1f}",
+            f"`{prediction.kernel.name}`",
+            f"{prediction.waves:.2f}, {prediction.fill:.0%}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def percent(value: float | None) -> str:
     return "" if value is None else f"{value:.0f}%"
 
@@ -227,6 +248,7 @@ def tables() -> dict[str, str]:
         "projections": projections(read(RESULTS / "h200-llm.json")),
         "batched": projections(read(RESULTS / "h200-batched.json")),
         "host": host_table(),
+        "predictions": predictions_table(),
         "check": checked(),
     }
 

@@ -5,6 +5,9 @@ import sys
 import pytest
 import torch
 
+from hgemm import devices
+from hgemm.config import Config
+from hgemm.cost import Size
 from hgemm.cuda_kernels import adapter, architectures, toolchain
 from hgemm.cuda_kernels.adapter import DeviceLimits
 from hgemm.cuda_kernels.configs import FAMILIES
@@ -15,6 +18,7 @@ GEFORCE = DeviceLimits("RTX 5090", (12, 0), 101_376, 102_400, 170)
 AMPERE = DeviceLimits("A100", (8, 0), 166_912, 167_936, 108)
 SMALL = DeviceLimits("a small device", (9, 0), 65_536, 66_560, 132)
 ALMOST = DeviceLimits("1 byte short of two blocks", (9, 0), 166_912, 2 * (98_328 + 1_024) - 1, 132)
+RTX_5090 = devices.rates("NVIDIA GeForce RTX 5090", (12, 0), 170)
 TURING = DeviceLimits("T4", (7, 5), 65_536, 65_536, 40)
 
 BACKENDS = {record.name: record for record in adapter.backends()}
@@ -152,41 +156,51 @@ def test_the_device_of_the_tensors_decides(monkeypatch):
     assert BACKENDS["cuda_cp_async"].accepts(problem(), None) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "device", "config"),
-    [
-        ("cuda_tma", HOPPER, "128x128x64_s3_w64x32"),
-        ("cuda_tma", GEFORCE, "128x128x32_s3_w64x32"),  # 2 x (49,176 + 1,024) = 100,400 fit 102,400
-        ("cuda_tma", ALMOST, "128x128x32_s3_w64x32"),
-        ("cuda_tma", SMALL, "128x128x32_s3_w64x32"),  # not twice, but once
-        ("cuda_cp_async", HOPPER, "128x128x32_s3_w64x32"),
-        ("cuda_cp_async", GEFORCE, "128x128x32_s3_w64x32"),
-        ("cuda_cp_async", AMPERE, "128x128x32_s3_w64x32"),
-    ],
-)
-def test_the_default_configuration_of_each_device(monkeypatch, name, device, config):
-    put_device(monkeypatch, device)
-    assert BACKENDS[name].choose(problem()) == config
+SIZES = [(128, 128, 128), (4096, 4096, 4096), (3072, 3072, 128), (1, 4096, 14336), (1024, 1024, 8192), (77, 96, 104)]
 
 
-@pytest.mark.parametrize(
-    ("device", "size", "batch", "config"),
-    [
-        # 512 tiles of 256x128 are 4 for the busiest of 132, 1,024 of 128x128 are 8: as much of C.
-        (HOPPER, 4096, (), "256x128x64_s4_w64x64_rotate"),
-        (HOPPER, 2048, (), "256x128x64_s4_w64x64_rotate"),  # 128 tiles, one each; or 256, two each
-        # 288 tiles of 256x128 are 3 x 32,768 elements, 576 of 128x128 are 5 x 16,384: less than 0.9 of it.
-        (HOPPER, 3072, (), "128x128x64_s3_w64x32"),
-        (HOPPER, 1024, (), "128x128x64_s3_w64x32"),  # 32 tiles, or 64: one each, of half the size
-        (HOPPER, 1024, (4,), "256x128x64_s4_w64x64_rotate"),  # as one product of four times the tiles
-        # 512 tiles of 128x256 are 4 x 32,768 elements for the busiest of 170, 1,024 of 128x128 7 x 16,384: 0.875 of it.
-        (GEFORCE, 4096, (), "128x128x32_s3_w64x32"),
-        (GEFORCE, 8192, (), "128x256x64_s2_w64x64"),  # 13 x 32,768, or 25 x 16,384: 0.96 of it
-    ],
-)
-def test_the_default_weighs_the_last_wave_against_the_size_of_a_tile(monkeypatch, device, size, batch, config):
+@BOTH
+@pytest.mark.parametrize("device", [HOPPER, GEFORCE, AMPERE, ALMOST, SMALL], ids=lambda device: device.name)
+def test_the_default_is_the_quickest_by_the_model_of_what_fits_the_device(monkeypatch, name, device):
     put_device(monkeypatch, device)
-    assert BACKENDS["cuda_tma"].choose(problem(size, size, 128, batch=batch)) == config
+    record, (family,) = BACKENDS[name], (family for family in FAMILIES.values() if family.backend == name)
+    if device.capability < family.minimum_capability:
+        pytest.skip("refused, see test_the_device_of_the_tensors_decides")
+    rates = devices.rates(device.name, device.capability, device.multiprocessors)
+    for M, N, K in SIZES:
+        chosen = record.choose(problem(M, N, K))
+        assert record.accepts(problem(M, N, K), chosen) is None
+        assert record.accepts(problem(M, N, K), None) is None
+        predictions = record.predictions(problem(M, N, K), rates)
+        times = {prediction.config: prediction.seconds for prediction in predictions}
+        fitting = [k.name for k in family.configs if k.name in times and adapter.config_limit(k, device) is None]
+        assert times[chosen] <= 1.01 * min(times[config] for config in fitting)
+
+
+def test_where_nothing_fits_the_default_is_what_needs_least(monkeypatch):
+    tiny = DeviceLimits("16 KB", (9, 0), 16_384, 17_408, 132)
+    put_device(monkeypatch, tiny)
+    least = min(FAMILIES["tma"].configs, key=lambda kernel: kernel.shared_bytes)
+    assert BACKENDS["cuda_tma"].choose(problem()) == least.name
+    assert "16 KB has 16,384" in BACKENDS["cuda_tma"].accepts(problem(), None)
+
+
+def test_on_geforce_nothing_is_weighed_that_was_not_meant_for_it():
+    weighed = {kernel.config.name for kernel in adapter.kernels(FAMILIES["tma"], RTX_5090, Size(4096, 4096, 4096))}
+    assert weighed == {kernel.name for kernel in FAMILIES["tma"].configs if kernel.geforce}
+    assert all(k.shared_bytes <= GEFORCE.shared_bytes_per_block for k in FAMILIES["tma"].configs if k.name in weighed)
+
+
+def test_few_rows_do_not_get_a_tile_of_many(monkeypatch):
+    """A tile of 128 rows would multiply 128 times what is there, and of N = 4096 it makes 32: one for a quarter of the
+    multiprocessors."""
+    for device in (HOPPER, GEFORCE):
+        put_device(monkeypatch, device)
+        config = Config.parse(BACKENDS["cuda_tma"].choose(problem(1, 4096, 4096)))
+        assert config.tile_m <= 32
+        large = Config.parse(BACKENDS["cuda_tma"].choose(problem(8192, 8192, 8192)))
+        assert large.tile_m * large.tile_n >= 128 * 128
+        assert large.parts == 1
 
 
 @BOTH

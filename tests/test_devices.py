@@ -1,10 +1,12 @@
 """The table of devices against figures that the vendor prints."""
 
+import dataclasses
+
 import pytest
 
 from hgemm.bench.bursts import FASTEST_CLOCK_HZ
 from hgemm.bench.results import packaged, read
-from hgemm.devices import DEVICES, LIMITS, find
+from hgemm.devices import DEVICES, LIMITS, find, limits_of, rates
 
 
 @pytest.mark.parametrize(
@@ -67,3 +69,25 @@ def test_geforce_blackwell_shares_100_kib_of_shared_memory() -> None:
     assert LIMITS[12, 0].shared_bytes_per_block == 99 * 1024
     assert LIMITS[12, 0].shared_bytes_per_multiprocessor == 100 * 1024
     assert LIMITS[9, 0].shared_bytes_per_block == 227 * 1024
+
+
+def test_rates_are_those_of_the_board_or_by_multiprocessors_of_one_of_its_kind() -> None:
+    known = rates("NVIDIA GeForce RTX 5060 Laptop GPU", (12, 0), 26)
+    assert known.multiprocessors * known.flops_per_clock * known.clock_hz == pytest.approx(33.24e12, rel=1e-3)
+    assert (known.bandwidth, known.shared_bytes) == (pytest.approx(384e9), 102_400)
+    assert rates("RTX 5060 Laptop", (12, 0), 26) == dataclasses.replace(known, title="RTX 5060 Laptop")
+    # Nobody's: by its multiprocessors as an A100, whose 108 have 312 TFLOPS and 2,039 GB/s.
+    unknown = rates("NVIDIA A30", (8, 0), 54)
+    assert unknown.multiprocessors * unknown.flops_per_clock * unknown.clock_hz == pytest.approx(156e12, rel=1e-2)
+    assert unknown.bandwidth == pytest.approx(2039e9 / 2)
+    # A partition of an H200: half of it.
+    half = rates("NVIDIA H200", (9, 0), 66)
+    assert (half.multiprocessors, half.bandwidth) == (66, pytest.approx(2.4e12))
+
+
+@pytest.mark.parametrize("capability", [(7, 5), (8, 0), (8, 7), (9, 0), (10, 3), (11, 0), (12, 0), (12, 1), (13, 0)])
+def test_every_capability_has_rates_and_limits(capability: tuple[int, int]) -> None:
+    found = rates("a board", capability, 10)
+    assert min(found.flops_per_clock, found.clock_hz, found.bandwidth) > 0
+    assert found.shared_bytes == limits_of(capability).shared_bytes_per_multiprocessor
+    assert limits_of(capability) == LIMITS.get(capability, limits_of(capability))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,12 +11,15 @@ import pytest
 import torch
 
 import hgemm
-from hgemm import measured, ranking, select
+from hgemm import cost, measured, ranking, select
 from hgemm.backends import Backend, backends
+from hgemm.devices import rates
 from hgemm.problem import Problem, row_major_rule
 from hgemm.select import PREFERENCE, Choice, choose
 
 ROOT = Path(__file__).parents[1]
+H200 = rates("NVIDIA H200", (9, 0), 132)
+SOMETHING = rates("NVIDIA Something", (12, 0), 100)  # of a kind that the model was not fitted on
 
 
 def test_on_a_cpu_auto_is_torch() -> None:
@@ -43,6 +47,13 @@ def test_explain_refuses_what_matmul_refuses_and_computes_nothing() -> None:
         hgemm.explain(a.to("meta"), a.to("meta"))
 
 
+class Records(dict[str, Backend]):
+    """By name, and in their order, as ``backends()`` are."""
+
+    def __iter__(self) -> Iterator[Backend]:  # type: ignore[override]
+        return iter(self.values())
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Backend]:
     """Stands in for an unmeasured GPU on which Triton's kernels take row-major matrices and the rest everything."""
@@ -56,9 +67,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> dict[str, Backend]:
             choose=lambda problem: f"{record.name}'s default" if record.configs else None,
         )
 
-    records = {record.name: on_it(record) for record in backends()}
+    records = Records({record.name: on_it(record) for record in backends()})
     monkeypatch.setattr(select, "backends", lambda: records)
-    monkeypatch.setattr(select, "_device_name", lambda device: "NVIDIA Something")
+    monkeypatch.setattr(select, "_device", lambda device: SOMETHING)
     return records
 
 
@@ -71,7 +82,9 @@ def on_gpu(M: int, N: int, K: int, dtype: torch.dtype = torch.float16, transpose
 
 def test_on_an_unmeasured_gpu_the_first_that_takes_it(gpu: dict[str, Backend]) -> None:
     assert PREFERENCE == ("triton", "triton_pointer", "cuda_cp_async", "torch")
-    assert choose(on_gpu(64, 64, 64)) == Choice("triton", "triton's default", "triton takes it")
+    choice = choose(on_gpu(64, 64, 64))
+    assert (choice.backend, choice.config) == ("triton", "triton's default")
+    assert choice.reason.startswith("triton takes it; model for NVIDIA Something: ")
     choice = choose(on_gpu(64, 64, 64, transposed=True))
     assert (choice.backend, choice.config) == ("cuda_cp_async", "cuda_cp_async's default")
     assert "triton: a must be row-major" in choice.reason
@@ -85,7 +98,7 @@ def test_on_an_unmeasured_gpu_the_first_that_takes_it(gpu: dict[str, Backend]) -
 def test_on_a_measured_gpu_the_fastest_that_takes_it(
     dtype: torch.dtype, gpu: dict[str, Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(select, "_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(select, "_device", lambda device: H200)
     document = json.loads((ROOT / "plots" / "results" / "h200-squares.json").read_text())
     name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
     (rows,) = (case["rows"] for case in document["cases"] if case["dtype"] == name and case["M"] == 8192)
@@ -94,14 +107,45 @@ def test_on_a_measured_gpu_the_fastest_that_takes_it(
         for row in rows
         if row["role"] == "contestant" and row["backend"] not in ("torch", "cublas", "cublaslt")
     }
-    for sizes in ((8192, 8192, 8192), (8200, 9000, 7000)):
-        choice = choose(on_gpu(*sizes, dtype))
-        assert (choice.backend, choice.config) == min(medians, key=lambda key: medians[key])
-        assert "NVIDIA H200 at 8192x8192x8192" in choice.reason
-    choice = choose(on_gpu(8192, 8192, 8192, dtype, transposed=True))
-    theirs = {key: median for key, median in medians.items() if not key[0].startswith("triton")}
-    assert (choice.backend, choice.config) == min(theirs, key=lambda key: theirs[key])
-    assert choose(on_gpu(8192, 8192, 64, dtype)).reason == "triton takes it", "no measured case is near"
+    choice = choose(on_gpu(8192, 8192, 8192, dtype))
+    assert (choice.backend, choice.config) == min(medians, key=lambda key: medians[key])
+    assert "on NVIDIA H200 at 8192x8192x8192" in choice.reason
+    gpu["triton"] = replace(gpu["triton"], accepts=lambda problem, config: "no Triton")
+    choice = choose(on_gpu(8192, 8192, 8192, dtype))
+    others = {key: median for key, median in medians.items() if key[0] != "triton"}
+    assert (choice.backend, choice.config) == min(others, key=lambda key: others[key])
+
+
+def test_next_to_a_measured_size_the_model_ranks_all_families(
+    gpu: dict[str, Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select, "_device", lambda device: H200)
+    for sizes in ((8200, 8192, 8192), (8192, 8192, 64), (3, 8192, 8192)):
+        problem = on_gpu(*sizes)
+        ranking = [p for record in gpu.values() for p in record.predictions(problem, H200)]
+        best = min(ranking, key=lambda prediction: prediction.seconds)
+        choice = choose(problem)
+        assert (choice.backend, choice.config) == (best.kernel.backend, best.config)
+        assert choice.reason == str(best)
+        assert "us by" in choice.reason or "by tensor work" in choice.reason
+    # Triton's kernels take no transposed matrix here, and are not chosen for what they would be worth.
+    choice = choose(on_gpu(8192, 8192, 8192, transposed=True))
+    assert not choice.backend.startswith("triton")
+    assert "model for NVIDIA H200" in choice.reason
+
+
+def test_a_batch_is_no_measured_case(gpu: dict[str, Backend], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(select, "_device", lambda device: H200)
+    assert "model for NVIDIA H200" in choose(replace(on_gpu(8192, 8192, 8192), batch=(2,))).reason
+
+
+def test_a_board_of_the_fitted_kind_is_predicted_with_its_own_rates(
+    gpu: dict[str, Backend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pcie = rates("NVIDIA H100 PCIe", (9, 0), 114)
+    monkeypatch.setattr(select, "_device", lambda device: pcie)
+    assert cost.committed().capability == (9, 0)
+    assert "model for NVIDIA H100 PCIe" in choose(on_gpu(8192, 8192, 8192)).reason
 
 
 @pytest.mark.parametrize(
@@ -127,9 +171,11 @@ def test_committed_tables_name_what_there_is() -> None:
 def test_of_two_cases_of_one_size_that_of_the_same_layout_counts() -> None:
     x, w = (torch.empty(8192, 8192, dtype=torch.float16, device="meta") for _ in "xw")
     for problem in (Problem.from_tensors(x, w), Problem.from_tensors(x, w.t())):
-        case = measured.nearest("NVIDIA H200", problem)
+        case = measured.exact("NVIDIA H200", problem)
         assert case is not None
         assert (case.name, case.layout) == ("8192x8192x8192", problem.layout)
+    assert measured.exact("NVIDIA H200", Problem.from_tensors(x.t(), w)) is None
+    assert measured.exact("NVIDIA H100", Problem.from_tensors(x, w)) is None
 
 
 def test_results_that_make_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -144,8 +190,10 @@ def test_results_that_make_no_table(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_the_nearest_case_is_the_one_with_the_fewest_doublings() -> None:
-    case = measured.nearest("NVIDIA H200", on_gpu(3600, 3600, 3600))  # 3 x log2(4096 / 3600) < 3 x log2(3600 / 3072)
-    assert case is not None
-    assert case.name == "4096x4096x4096"
-    assert measured.nearest("NVIDIA H200", on_gpu(40, 200, 9000)) is None
-    assert measured.nearest("NVIDIA H100", on_gpu(8192, 8192, 8192)) is None
+    def case(size: int) -> measured.Case:
+        return measured.Case(size, size, size, torch.float16, "nn", (("triton", None),), tuned="2026-05-04")
+
+    cases = [case(3072), case(4096)]
+    nearest = measured.nearest(on_gpu(3600, 3600, 3600), cases)  # 3 x log2(4096 / 3600) < 3 x log2(3600 / 3072)
+    assert nearest is cases[1]
+    assert measured.nearest(on_gpu(40, 200, 9000), cases) is None

@@ -13,7 +13,9 @@ import triton
 
 from hgemm.backends import Backend
 from hgemm.config import Config
+from hgemm.cost import Size
 from hgemm.cuda_kernels.configs import FAMILIES as CUDA_FAMILIES
+from hgemm.devices import rates
 from hgemm.problem import Operand, Problem
 from hgemm.triton_kernels import adapter, configs, interpreter
 from hgemm.triton_kernels.configs import FAMILIES, GLUON, MMA_SYNC, POINTER, TMA
@@ -274,78 +276,83 @@ def test_a_pair_of_triton_and_numpy_that_cannot_interpret_is_reported(
     assert "install" in reason
 
 
-# Waves times the cost of a tile for a step of K, which is tile_m tile_n + 32 (tile_m + tile_n):
-# 128x256 45,056; 128x128 24,576; 128x64 14,336; 64x64 8,192; 32x128 9,216; 32x64 5,120; 16x128 6,656; 16x64 3,584;
-# 16x32 2,048. On an H200 not less than 206 / 132 (M + N), and a split adds 2^22 and 512 / 132 M N for each part.
-LARGEST = "128x256x64_s3_w64x64_persistent"
-CHOICES = [
-    (H200, 4096, 4096, 4096, LARGEST),  # 4 waves, 180,224; 128x128: 8, 196,608; 64x64: 32, 262,144
-    (H200, 2048, 2048, 4096, LARGEST),  # 1 wave of 128 tiles, 45,056; 128x128: 2, 49,152; 128x64: 4, 57,344
-    # 128 tiles, 1 wave, 58.7 million; 64x64: 2, 67.1; 128x128 in 2 parts: 50.3 + 4.2 + 8.1.
-    (H200, 1024, 1024, 4096, "128x64x64_s4_w64x32"),
-    # 100.7 million + 4.2 + 8.1; 128x64: 117.4; in 4 parts: 2 waves, 100.7 + 4.2 + 16.3.
-    (H200, 1024, 1024, 8192, "128x128x64_s4_w64x32_split2"),
-    # 50.3 million + 4.2 + 8.1; 64x64 in 4 parts: 2 waves, 67.1 + 4.2 + 4.1; whole: 134.2.
-    (H200, 512, 512, 16384, "128x128x64_s4_w64x32_split8"),
-    (H200, 256, 256, 256, "16x32x256_s5_w16x8"),  # 128 tiles, 1 wave
-    # Memory takes 26.2 million and rules: 16x32 needs 1 wave, 8.4 million, 16x64 14.7, 16x128 27.3, 64x64 33.6.
-    (H200, 1, 4096, 4096, "16x32x256_s5_w16x8"),
-    (H200, 16, 4096, 14336, "16x32x256_s5_w16x8"),
-    (H200, 1, 28672, 4096, "16x128x128_s3_w16x32"),  # 2 waves, 13,312; 16x64: 4, 14,336; 16x32: 7, 14,336
-    (H200, 32, 28672, 4096, "32x128x128_s3_w32x32"),  # 2 waves, 18,432; 32x64: 4, 20,480; 16x128: 4, 26,624
-    # Memory takes 26.2 million; 16x32 whole 33.6; 16x64 in 2 parts 29.4 + 4.2, in 4 parts 14.7, so 26.2 + 4.2.
-    (H200, 1, 1024, 16384, "16x64x128_s5_w16x16_split4"),
-    (H200, 128, 16896, 4096, "128x128x64_s3_w64x32"),  # 132 tiles, 1 wave, 24,576; 128x64: 2 waves, 28,672
-    (RTX_5090, 4096, 4096, 4096, "128x128x32_s4_w64x32"),  # 7 waves, 172,032; 128x64: 13, 186,368; 64x64: 25, 204,800
-    (RTX_5090, 1, 4096, 4096, "16x32x256_s5_w16x8"),
-    (RTX_5090, 512, 512, 16384, "128x128x64_s4_w64x32_split8"),
+SIZES = [
+    (256, 256, 256),
+    (4096, 4096, 4096),
+    (1024, 1024, 8192),
+    (1, 4096, 4096),
+    (512, 512, 16384),
+    (128, 16896, 4096),
 ]
 
 
-@pytest.mark.parametrize(("device", "M", "N", "K", "expected"), CHOICES)
-def test_the_default_weighs_waves_against_the_size_of_a_tile(
-    device: SimpleNamespace,
-    M: int,
-    N: int,
-    K: int,
-    expected: str,
-    devices: Callable[..., None],
+@pytest.mark.parametrize("device", [H200, RTX_5090, RTX_4090], ids=lambda device: device.name)
+def test_the_default_is_the_quickest_by_the_model_of_what_is_meant_for_the_device(
+    device: SimpleNamespace, devices: Callable[..., None]
 ) -> None:
     devices(device)
-    assert records()["triton"].choose(problem(M=M, N=N, K=K)) == expected
-    assert records()["triton_pointer"].choose(problem(M=M, N=N, K=K)) == "128x128x32_s3_w64x32"
+    capability = device.major, device.minor
+    board = rates(device.name, capability, device.multi_processor_count)
+    for record, family in zip(records().values(), FAMILIES, strict=True):
+        if capability < family.minimum_capability or family.only_major not in (None, device.major):
+            continue
+        meant = {e.config.name for e in family.configs if configs.target_of(capability) in e.targets}
+        for M, N, K in SIZES:
+            case = problem(M=M, N=N, K=K)
+            predictions = record.predictions(case, board)
+            assert {prediction.config for prediction in predictions} == meant
+            assert record.choose(case) == predictions[0].config
+            assert predictions[0].seconds <= 1.01 * min(prediction.seconds for prediction in predictions)
+            assert record.accepts(case, None) is None
 
 
-def test_a_batch_fills_the_device_with_larger_tiles_and_is_not_persistent(devices: Callable[..., None]) -> None:
+def test_few_rows_do_not_get_a_tile_of_many(devices: Callable[..., None]) -> None:
+    for device in (H200, RTX_5090):
+        devices(device)
+        assert Config.parse(records()["triton"].choose(problem(M=1, N=4096, K=4096)) or "").tile_m <= 32
+        large = Config.parse(records()["triton"].choose(problem(M=8192, N=8192, K=8192)) or "")
+        assert large.tile_m * large.tile_n >= 64 * 64
+        assert large.parts == 1
+
+
+def test_for_a_batch_no_program_is_persistent(devices: Callable[..., None]) -> None:
+    devices(H200)
+    for M, N, K, batch in ((256, 256, 4096, 66), (4096, 4096, 4096, 2)):
+        chosen = Config.parse(records()["triton"].choose(problem(M=M, N=N, K=K, batch=(batch,))) or "")
+        assert "persistent" not in chosen.flags
+
+
+def test_a_column_major_out_is_chosen_for_as_the_transposed_product(devices: Callable[..., None]) -> None:
     devices(H200)
     choose = records()["triton"].choose
-    assert choose(problem(M=256, N=256, K=4096)) == "16x32x256_s5_w16x8"
-    # 66 x 2 = 132 tiles of 128x256, one wave; 128x128: 2 waves, 49,152; 128x64: 4, 57,344.
-    assert choose(problem(M=256, N=256, K=4096, batch=(66,))) == "128x256x64_s3_w64x64"
     column_major = {"row_stride": 1, "column_stride": 16896}
-    # Computed as 128 x 16896.
-    assert choose(problem(M=16896, N=128, K=4096, out=column_major)) == "128x128x64_s3_w64x32"
+    for M, N, K in ((16896, 128, 4096), (4096, 1, 4096), (4096, 16, 512)):
+        transposed = problem(
+            M=N,
+            N=M,
+            K=K,
+            a={"row_stride": 1, "column_stride": N},
+            b={"row_stride": 1, "column_stride": K},
+        )
+        assert choose(problem(M=M, N=N, K=K, out=column_major)) == choose(transposed)
 
 
-def test_every_default_exists_fits_and_is_meant_for_its_target() -> None:
+def test_every_family_has_something_for_each_of_its_targets() -> None:
     for family in FAMILIES:
         assert family is GLUON if family.interpreted is None else family.find(family.interpreted)
-        for target, names in family.preferred.items():
-            weighed = [family.find(name).config for name in names]
-            order = [(-config.tile_m * config.tile_n, -config.tile_m, config.parts) for config in weighed]
-            assert order == sorted(order)
-            assert all(target in family.find(name).targets for name in names)
-    assert set(MMA_SYNC.preferred) == {configs.target_of((9, 0))}
-    targets = {configs.target_of(capability) for capability in ((9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1))}
-    assert targets == set(TMA.preferred) == set(GLUON.preferred)
-    assert targets | {configs.target_of((8, 9))} == set(POINTER.preferred)
+        capabilities = [(9, 0)] if family.only_major else [(9, 0), (10, 0), (10, 3), (11, 0), (12, 0), (12, 1)]
+        for capability in capabilities:
+            assert adapter.kernels(family, rates("a board", capability, 100), Size(256, 256, 256))
 
 
-def test_the_default_knows_the_parts_of_k_and_the_batch() -> None:
-    def chosen(K: int, batches: int) -> str:
-        return configs.choose(TMA, 90, 132, 512, 512, K, batches)
+def test_programs_that_share_a_multiprocessor_are_those_that_registers_allow() -> None:
+    def resident(name: str, capability: tuple[int, int] = (9, 0), family: str = "triton") -> int:
+        (kernel,) = (k for k in adapter._kernels(family, capability) if k.config and k.config.name == name)
+        return kernel.resident
 
-    assert chosen(16384, 1) == "128x128x64_s4_w64x32_split8"
-    assert chosen(16384, 4) == "128x128x64_s4_w64x32_split2"
-    assert chosen(16384, 8) == "128x128x64_s3_w64x32"
-    assert Config.parse(chosen(128, 1)).parts == 1
+    # Registers as configs.py has them, by threads: 90 x 256 of 65,536, 154 x 256, 159 x 256, and 126 x 256.
+    assert resident("128x128x64_s3_w64x32") == 2
+    assert resident("128x256x64_s3_w64x64") == 1
+    assert resident("128x128x64_s3_w64x32", (12, 0)) == 1
+    assert resident("128x128x32_s4_w64x32", (12, 0)) == 2
+    assert resident("128x256x64_s3_w64x64_persistent") == 1

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from test_select import H200 as MEASURED
 from test_select import gpu, on_gpu  # noqa: F401  a fixture
 
 from hgemm import select, tuned, tuned_file
@@ -74,11 +75,11 @@ def test_dtype_layout_and_batch_are_part_of_what_is_looked_up(gpu: dict[str, Bac
     assert chosen(problem)[0] == "cuda_tma"
 
 
-def test_an_exact_product_wins_over_a_near_one_and_a_nearer_case_over_a_tuned_one(
+def test_an_exact_product_wins_over_a_near_one_and_a_measured_one_over_a_tuned_near_one(
     gpu: dict[str, Backend],  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(select, "_device_name", lambda device: "NVIDIA H200")
+    monkeypatch.setattr(select, "_device", lambda device: MEASURED)
     tuned_file.store(H200, entry(on_gpu(1024, 1024, 1024), POINTER))
     tuned_file.store(H200, entry(on_gpu(1032, 1024, 1024), CUDA))
     assert choose(on_gpu(1024, 1024, 1024)).reason == "tuned here on 2026-05-04"
@@ -92,8 +93,8 @@ def test_an_exact_product_wins_over_a_near_one_and_a_nearer_case_over_a_tuned_on
     assert "on NVIDIA H200 at 2048x2048x2048" in choose(on_gpu(2048, 2048, 2048)).reason
     tuned_file.store(H200, entry(on_gpu(2048, 2048, 2048), POINTER))
     assert choose(on_gpu(2048, 2048, 2048)).reason == "tuned here on 2026-05-04"
-    # As near as the committed one.
     assert "as tuned here on 2026-05-04 at 2048x2048x2048" in choose(on_gpu(2048, 2048, 2040)).reason
+    assert "model for NVIDIA H200" in choose(on_gpu(8200, 8200, 8200)).reason  # nothing tuned is near
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,9 @@ def test_what_was_tuned_with_other_versions_is_not_used_and_said(
     monkeypatch.setattr(tuned_file, "versions", lambda: now)
     choice = choose(problem)
     assert choice.backend == "triton"
-    assert choice.reason == f"what was tuned here on 2026-05-04 is not used: {said}; tune again; triton takes it"
+    assert choice.reason.startswith(
+        f"what was tuned here on 2026-05-04 is not used: {said}; tune again; triton takes it; model for "
+    )
     # Both are kept: who goes back finds what was tuned then.
     tuned_file.store(H200, entry(problem, TRITON))
     assert choose(problem).reason == "tuned here on 2026-05-04"
@@ -131,7 +134,7 @@ def test_another_gpu_has_a_file_of_its_own(gpu: dict[str, Backend]) -> None:  # 
     for other in others:
         tuned_file.store(other, entry(problem, CUDA))
     assert len(tuned_file.files()) == 3
-    assert choose(problem).reason == "triton takes it"
+    assert choose(problem).reason.startswith("triton takes it; model for ")
     # One that was renamed is not taken for this one's.
     tuned_file.files()[0].rename(tuned_file.files()[0].parent / H200.file)
     assert "is not used: nvidia-h200-sm90-132.json is of NVIDIA" in choose(problem).reason

@@ -14,6 +14,7 @@ from hgemm import dispatch, select
 from hgemm.backends import Backend, Launch, backends
 from hgemm.cuda_kernels.configs import Unit
 from hgemm.cuda_kernels.emulator import build as emulator
+from hgemm.devices import rates
 from hgemm.problem import Problem
 from hgemm.triton_kernels import adapter, tma
 
@@ -28,7 +29,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     the recording driver."""
     monkeypatch.setattr(adapter, "_device", lambda problem: H200)
     monkeypatch.setattr(tma, "_resident_programs", lambda device: 132)
-    monkeypatch.setattr(select, "_device_name", lambda device: H200.name)
+    monkeypatch.setattr(select, "_device", lambda device: rates("An unmeasured GPU", (10, 0), 132))
 
     def on_it(record: Backend) -> Backend:
         def bind(problem: Problem, config: str | None) -> Launch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -12,13 +11,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hgemm import cost, devices
 from hgemm.arrangement import arrange_operands
 from hgemm.backends import Backend, Properties
+from hgemm.config import THREADS_PER_WARP, Config
+from hgemm.cost import Kernel, Size
+from hgemm.devices import Rates
 from hgemm.problem import DTYPES, Problem, UnsupportedProblem, batch_rule, vector_rule
 from hgemm.triton_kernels import configs, interpreter
 from hgemm.triton_kernels.configs import GLUON, MMA_SYNC, POINTER, TMA, Family
 
 OLDEST_TRITON = (3, 6)
+REGISTERS = 65_536  # of a multiprocessor
 
 
 def backends() -> list[Backend]:
@@ -28,14 +32,12 @@ def backends() -> list[Backend]:
             POINTER,
             idea="masked pointer loads, which Triton pipelines with cp.async: the twin of cuda_cp_async",
             rule=batch_rule,
-            # One default configuration, whatever M is.
             row_invariant=True,
         ),
         _backend(
             TMA,
             idea="tensor descriptors made on the device, loaded and stored by TMA: the twin of cuda_tma",
             rule=vector_rule,
-            # The default configuration follows M; with a pinned one a row's bits do not depend on M.
             row_invariant=False,
         ),
         _backend(
@@ -94,15 +96,50 @@ def accepts(family: Family, rule: Callable[[Problem], str | None], problem: Prob
 
 
 def choose(family: Family, problem: Problem) -> str:
-    """The default configuration: for CPU tensors the family's one for the interpreter, else that of configs.choose."""
+    """The default configuration: for CPU tensors the family's one for the interpreter, else the one that the cost model
+    expects to be the quickest of those meant for the device."""
     if problem.device.type == "cpu":
         return family.interpreted or family.configs[0].config.name
     device = _device(problem)
-    target = configs.target_of(_capability(device))
-    # A column-major out is computed transposed.
-    rows, columns = (problem.M, problem.N) if problem.out.letter == "n" else (problem.N, problem.M)
-    batches = math.prod(problem.batch)
-    return configs.choose(family, target, device.multi_processor_count, rows, columns, problem.K, batches)
+    size = Size.of(problem, transposed=problem.out.letter == "t")
+    return default_config(family, devices.rates(device.name, _capability(device), device.multi_processor_count), size)
+
+
+def default_config(family: Family, device: Rates, size: Size) -> str:
+    """The same for a device that need not be there."""
+    ranking = cost.rank(kernels(family, device, size), size, device)
+    return (ranking[0].config if ranking else None) or family.configs[0].config.name
+
+
+def kernels(family: Family, device: Rates, size: Size) -> tuple[Kernel, ...]:
+    """What the cost model weighs: the configurations meant for such a device. For batches no program is persistent:
+    each batch has descriptors of its own, so that the pipeline would not run on from one tile into the next."""
+    found = _kernels(family.name, device.capability)
+    if size.batch == 1:
+        return found
+    return tuple(kernel for kernel in found if kernel.config and "persistent" not in kernel.config.flags)
+
+
+@functools.cache
+def _kernels(family: str, capability: tuple[int, int]) -> tuple[Kernel, ...]:
+    target = configs.target_of(capability)
+    (entries,) = (found.configs for found in configs.FAMILIES if found.name == family)
+    return tuple(
+        Kernel(family, entry.config, entry.shared_bytes[target], _resident(family, entry.config, capability))
+        for entry in entries
+        if target in entry.targets
+    )
+
+
+def _resident(family: str, config: Config, capability: tuple[int, int]) -> int:
+    """Programs that a multiprocessor has registers for. They hold the sums, some 30 more and, unless wgmma reads them
+    in shared memory, fragments of the operands: within 10% of what configs.py says of those that have many."""
+    if "persistent" in config.flags:
+        return 1
+    registers = config.warp_m * config.warp_n // THREADS_PER_WARP + 30
+    if cost.instruction(family, config, capability) == "mma.sync":
+        registers += config.tile_k
+    return max(1, REGISTERS // (min(registers, 255) * config.threads))
 
 
 def run(family: Family, a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
@@ -144,6 +181,10 @@ def _backend(family: Family, idea: str, rule: Callable[[Problem], str | None], r
         accepts=functools.partial(accepts, family, rule),
         choose=functools.partial(choose, family),
         run=functools.partial(run, family),
+        kernels=functools.partial(kernels, family),
+        transposes=True,
+        # The default configuration follows M.
+        default_properties=Properties(deterministic=True, row_invariant=False),
     )
 
 

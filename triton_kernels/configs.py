@@ -1,4 +1,4 @@
-"""The one table of Triton configurations: what exists, for which devices, and the default choice among them.
+"""The one table of Triton configurations: what exists, and for which devices.
 
 A configuration is named as in ``hgemm.config``; its warp tiles say how many warps it has, and ``stages`` is Triton's
 ``num_stages``. On sm_90 (wgmma) and sm_100 (tcgen05) S stages are S buffers in shared memory. Where Triton uses
@@ -26,19 +26,6 @@ GROUP_M = 8
 # The fewest rows of a tile that wgmma and tcgen05 multiply; for fewer, Triton takes mma.sync.
 FEWEST_ROWS = 64
 
-# Multiply-adds that take as long as reading one row or column of a tile's operands, per step of K; see choose(). An
-# estimate: it puts 128x128 tiles 9% and 64x64 tiles 45% behind 128x256.
-OPERAND_COST = 32
-
-# Multiply-adds of a whole device while its memory delivers one element of an operand, by target, from published peaks:
-# A100 (312 TFLOPS, 2.0 TB/s), H200 (989, 4.8), B200 (2250, 8.0), RTX 5090 (209.5, 1.79).
-READING_COST = {80: 156, 90: 206, 100: 281, 120: 117}
-
-# What splitting K adds, in multiply-adds of one multiprocessor of the same devices: the second kernel, between 1 and
-# 2 us by estimate, and for each element of a part 8 bytes, written and read again, at a quarter of the operands' rate.
-ADDITION_COST = {80: 2**21, 90: 2**22, 100: 2**23, 120: 2**20}
-PART_COST = 4 * 4 * OPERAND_COST
-
 
 @dataclass(frozen=True, eq=False)
 class KernelConfig:
@@ -54,7 +41,6 @@ class KernelConfig:
 class Family:
     """One kernel and its configurations. The function ``kernel`` stands in the module ``module`` of this folder.
 
-    ``preferred``: target -> the configurations that choose() weighs, the largest tile first, whole before split.
     ``interpreted``: the default for CPU tensors; None if Triton cannot interpret the kernel.
     ``barriers``: targets where a tile's arrival is awaited at a barrier -> how many buffers S stages are, less S.
     ``environment``: what Triton's compiler must find in the environment, and ``without``: what its PTX then lacks.
@@ -66,7 +52,6 @@ class Family:
     kernel: str
     minimum_capability: tuple[int, int]
     configs: tuple[KernelConfig, ...]
-    preferred: Mapping[int, tuple[str, ...]]
     interpreted: str | None
     barriers: Mapping[int, int] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -113,7 +98,6 @@ POINTER = Family(
         _entry("16x32x256_s5_w16x8", (90, 100, 120), sm_80=98_304, sm_90=98_304, sm_100=98_304, sm_120=98_304),
         _entry("16x64x128_s5_w16x16", (80, 90, 100, 120), sm_80=81_920, sm_90=81_920, sm_100=81_920, sm_120=81_920),
     ),
-    preferred=dict.fromkeys((80, 90, 100, 120), ("128x128x32_s3_w64x32",)),
     interpreted="128x128x32_s2_w64x32",
 )
 
@@ -142,18 +126,6 @@ SKINNY = (
     _entry("32x64x128_s5_w32x16_split4", (90, 100, 120), sm_90=98_336, sm_100=98_336, sm_120=98_336),
     # 128.
     _entry("32x128x128_s3_w32x32", (90, 100, 120), sm_90=81_936, sm_100=81_936, sm_120=81_936),
-)
-
-# Of one tile the fewest parts first, see Family.preferred.
-_128x128_SPLIT = ("128x128x64_s4_w64x32_split2", "128x128x64_s4_w64x32_split4", "128x128x64_s4_w64x32_split8")
-_128x64_AND_SMALLER = (
-    "128x64x64_s4_w64x32",
-    *("64x64x64_s4_w32x32", "64x64x64_s4_w32x32_split4"),
-    "32x128x128_s3_w32x32",
-    *("32x64x128_s5_w32x16", "32x64x128_s5_w32x16_split4"),
-    "16x128x128_s3_w16x32",
-    *("16x64x128_s5_w16x16", "16x64x128_s5_w16x16_split2", "16x64x128_s5_w16x16_split4", "16x64x128_s5_w16x16_split8"),
-    "16x32x256_s5_w16x8",
 )
 
 TMA = Family(
@@ -186,11 +158,6 @@ TMA = Family(
         _entry("64x64x64_s4_w32x32_split4", (90, 100, 120), sm_90=65_568, sm_100=65_584, sm_120=49_176),
         *SKINNY,
     ),
-    preferred={
-        90: ("128x256x64_s3_w64x64_persistent", "128x128x64_s3_w64x32", *_128x128_SPLIT, *_128x64_AND_SMALLER),
-        100: ("128x256x64_s3_w64x64", "128x128x64_s3_w64x32", *_128x128_SPLIT, *_128x64_AND_SMALLER),
-        120: ("128x128x32_s4_w64x32", *_128x128_SPLIT, *_128x64_AND_SMALLER),
-    },
     # Each step costs the interpreter about the same whatever its size, so a large tile is the quick one.
     interpreted="128x128x64_s3_w64x32",
     barriers={90: 0, 100: 0, 120: -1},
@@ -213,7 +180,6 @@ MMA_SYNC = Family(
         # 126. Three buffers, the twin of cuda_tma's 128x128x32_s3_w64x32; two blocks a multiprocessor.
         _entry("128x128x32_s4_w64x32", (90,), sm_90=49_176),
     ),
-    preferred={90: ("128x256x64_s3_w64x64", "128x128x64_s4_w64x32")},
     interpreted="128x128x64_s4_w64x32",
     barriers={90: -1},
     environment={"DISABLE_MMA_V3": "1"},
@@ -238,10 +204,6 @@ GLUON = Family(
         # 128, 129 to 130: on sm_120 too many for two blocks, whose shared memory would fit.
         _entry("128x128x32_s3_w64x32", (90, 100, 120), sm_90=49_208, sm_100=49_208, sm_120=49_208),
     ),
-    preferred={
-        **dict.fromkeys((90, 100), ("128x256x64_s2_w64x64", "128x128x64_s3_w64x32")),
-        120: ("128x256x64_s2_w64x64", "128x128x32_s3_w64x32"),
-    },
     interpreted=None,
 )
 
@@ -254,33 +216,6 @@ def target_of(capability: tuple[int, int]) -> int:
     Triton chooses instructions by the major version: mma.sync for 8 and 12, wgmma for 9, tcgen05 for 10 and 11.
     """
     return {8: 80, 9: 90, 10: 100, 11: 100}.get(capability[0], 120)
-
-
-@functools.lru_cache(maxsize=1024)
-def choose(family: Family, target: int, multiprocessors: int, M: int, N: int, K: int, batches: int = 1) -> str:
-    """The default configuration of ``family`` for M x N products over K, until there is a tuned one.
-
-    The multiprocessors take one tile each at a time, of a part of K if that is split, so the time is that of the waves,
-    ceil(programs / multiprocessors), times that of a program: for each step along K its multiply-adds and the reading
-    of its operands, of which a small tile does more for the same work. It is never less than that of reading A and B
-    from memory once, which rules where M is small. Splitting adds a second kernel, and the parts' sums that go through
-    memory. The least wins; of equals, that with the quicker waves, and then the first in ``Family.preferred``. For
-    batches no program is persistent: each batch has descriptors of its own, so that the pipeline would not run on from
-    one tile into the next.
-    """
-    reading = READING_COST[target] * (M + N) * K * batches / multiprocessors
-
-    def cost(name: str) -> tuple[float, float]:
-        config = family.find(name).config
-        tile_m, tile_n, parts = config.tile_m, config.tile_n, config.parts
-        programs = -(-M // tile_m) * -(-N // tile_n) * batches * parts
-        depth = -(-K // (config.tile_k * parts)) * config.tile_k
-        waves = -(-programs // multiprocessors) * depth * (tile_m * tile_n + OPERAND_COST * (tile_m + tile_n))
-        addition = ADDITION_COST[target] + PART_COST * M * N * batches * parts / multiprocessors if parts > 1 else 0
-        return max(waves, reading) + addition, waves
-
-    name = min(family.preferred[target], key=cost)
-    return name if batches == 1 else name.removesuffix("_persistent")
 
 
 @functools.cache

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 
 import torch
 
+from hgemm import devices
 from hgemm.backends import Backend
 from hgemm.bench.contestants import DEFAULT_CONFIG
 from hgemm.bench.suites import Case
+from hgemm.cost import Size
 from hgemm.cuda_kernels import adapter
 from hgemm.devices import Device
 from hgemm.profile.static import CUDA_FAMILIES, TRITON_FAMILIES, problem_of
-from hgemm.triton_kernels import configs as triton_configs
+from hgemm.triton_kernels import adapter as triton_adapter
 
 
 def default_config(backend: Backend, case: Case, board: Device) -> str | None:
@@ -33,9 +35,8 @@ def default_config(backend: Backend, case: Case, board: Device) -> str | None:
         )
         return adapter.default_config(family, device, problem).name
     if twin := TRITON_FAMILIES.get(backend.name):
-        target = triton_configs.target_of(board.compute_capability)
-        sizes = shape.M, shape.N, shape.K, shape.batch
-        return triton_configs.choose(twin, target, board.multiprocessors, *sizes)
+        rates = devices.rates(board.title, board.compute_capability, board.multiprocessors)
+        return triton_adapter.default_config(twin, rates, Size.of(problem))
     return backend.choose(problem)
 
 
