@@ -40,6 +40,8 @@ FEWEST_SHAPES = 2
 
 # Each doubling of a number away from its family's costs as much as an error of 2% in one measurement.
 PRIOR = 0.02**2 / math.log(2) ** 2
+# A case that takes so much longer or less, in logarithms, does so for a reason that the model does not know.
+OUTLIER = 0.08
 STEPS = (1.6, 1.25, 1.1, 1.04, 1.015)  # of the search, factors
 LOWEST = Traits(pace=0.5, wait=1.0, tile=10.0, reach=0.05, launch=0.5, columns=0.7)
 HIGHEST = Traits(pace=20.0, wait=20_000.0, tile=100_000.0, reach=1.0, launch=50.0, columns=1.5)
@@ -144,7 +146,8 @@ def _search(timings: Sequence[Timing], device: Rates, prior: Traits) -> Traits:
 
     def loss(traits: Traits) -> float:
         errors = (
-            math.log(_seconds(timing.kernel, timing.size, device, traits) * 1e6 / timing.us) ** 2 for timing in timings
+            _error(math.log(_seconds(timing.kernel, timing.size, device, traits) * 1e6 / timing.us))
+            for timing in timings
         )
         moved = (math.log(one / other) ** 2 for one, other in zip(_values(traits), _values(prior), strict=True))
         return sum(errors) + PRIOR * sum(moved)
@@ -168,6 +171,12 @@ def _search(timings: Sequence[Timing], device: Rates, prior: Traits) -> Traits:
 
 def _seconds(kernel: Kernel, size: Size, device: Rates, traits: Traits) -> float:
     return cost.predict(kernel, size, device, Known(traits)).seconds
+
+
+def _error(log: float) -> float:
+    """The square of a small error; of one beyond ``OUTLIER`` only as much more as it is larger."""
+    size = abs(log)
+    return size * size if size <= OUTLIER else OUTLIER * (2 * size - OUTLIER)
 
 
 def _values(traits: Traits) -> tuple[float, ...]:

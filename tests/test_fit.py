@@ -68,6 +68,19 @@ def test_a_kernel_timed_in_one_shape_is_not_fitted_and_not_judged() -> None:
     assert fit.judge([timed(twice, {LARGE: 9.0, SMALL: 8.0, THIN: 1.0})], H200, found)["auto"].worst <= 9 / 8 - 1
 
 
+def test_one_case_that_nothing_explains_does_not_spoil_the_others() -> None:
+    fitted, judged = fit.split(made_up())
+    odd = Size(2048, 2048, 2048, 8)
+    strange = timed(
+        odd, {kernel: 3e6 * cost.predict(kernel, odd, H200, Known(TRUTH[kernel])).seconds for kernel in TRUTH}
+    )
+    found = fit.fit([*fitted, strange], H200)
+    for case in judged:
+        predictions = {p.kernel: p.seconds for p in cost.rank(TRUTH, case.size, H200, found)}
+        for timing in case.timings:
+            assert predictions[timing.kernel] * 1e6 == pytest.approx(timing.us, rel=0.1)
+
+
 def test_regret_is_how_much_longer_the_chosen_one_takes() -> None:
     size = Size(4096, 4096, 4096)
     found = Fit("NVIDIA H200", (9, 0), {kernel.name: traits for kernel, traits in TRUTH.items()})
