@@ -15,6 +15,7 @@ from hgemm.backends import backends
 from hgemm.config import Config
 from hgemm.cost import Fit, Kernel, Known, Prediction, Size, Traits
 from hgemm.devices import DEVICES, Device, rates
+from hgemm.problem import LAYOUTS
 
 ROOT = Path(__file__).parents[1]
 H200 = rates("NVIDIA H200", (9, 0), 132)
@@ -132,6 +133,20 @@ def test_splitting_k_pays_for_few_tiles_and_a_long_k() -> None:
     few, many = Size(512, 512, 16384), Size(4096, 4096, 16384)
     assert predict(split, few, Traits()).seconds < predict(whole, few, Traits()).seconds / 2
     assert predict(split, many, Traits()).seconds > predict(whole, many, Traits()).seconds
+
+
+def test_a_split_costs_a_second_kernel_and_its_sums_twice_through_l2() -> None:
+    split = predict(kernel("128x128x64_s3_w64x32_split4", 98_328), Size(512, 512, 16384))
+    sums = 4 * 512 * 512 * 4 * 2  # parts x elements x bytes, written and read
+    added = split.seconds - cost.either(split.tensor, split.memory, cost.OVERLAP)
+    assert added == pytest.approx(cost.ADDITION_SECONDS + sums / (132 * 64 * 1.83e9))
+
+
+def test_a_column_major_b_is_fed_at_its_own_pace() -> None:
+    traits = Traits(pace=3.0, columns=2.0)
+    times = {layout: predict(TWO_A_TIME, Size(4096, 4096, 4096, 1, layout), traits).tensor for layout in LAYOUTS}
+    twice = predict(TWO_A_TIME, Size(4096, 4096, 4096), Traits(pace=6.0)).tensor
+    assert times["nn"] == times["tn"] < times["nt"] == times["tt"] == twice
 
 
 FIT = Fit(
