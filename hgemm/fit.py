@@ -54,6 +54,7 @@ class Timing:
     kernel: Kernel
     size: Size
     us: float
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -123,13 +124,11 @@ def split(cases: Iterable[Case]) -> tuple[list[Case], list[Case]]:
 def fit(cases: Iterable[Case], device: Rates) -> Fit:
     """Traits of every kernel that was timed for ``FEWEST_SHAPES``: first one set for all of a family that multiply
     alike, then one for each kernel, drawn to its family's the more the fewer timings there are."""
-    timings = [timing for case in cases for timing in case.timings]
     families: dict[tuple[str, str], list[Timing]] = {}
-    for timing in timings:
+    for timing in (timing for case in cases for timing in _weighted(case.timings)):
         kernel = timing.kernel
-        families.setdefault(
-            (kernel.backend, cost.instruction(kernel.backend, kernel.config, device.capability)), []
-        ).append(timing)
+        alike = kernel.backend, cost.instruction(kernel.backend, kernel.config, device.capability)
+        families.setdefault(alike, []).append(timing)
     traits = {}
     for members in families.values():
         shared = _search(members, device, Traits())
@@ -140,14 +139,22 @@ def fit(cases: Iterable[Case], device: Rates) -> Fit:
     return Fit(device.title, device.capability, traits)
 
 
+def _weighted(timings: Sequence[Timing]) -> list[Timing]:
+    """How slow exactly a kernel is that takes several times as long as its family's quickest matters to no choice."""
+    best: dict[str, float] = {}
+    for timing in timings:
+        best[timing.kernel.backend] = min(timing.us, best.get(timing.kernel.backend, math.inf))
+    return [replace(timing, weight=(best[timing.kernel.backend] / timing.us) ** 2) for timing in timings]
+
+
 def _search(timings: Sequence[Timing], device: Rates, prior: Traits) -> Traits:
     """The traits with the least squared error of the logarithm of time, and distance from the prior's: one after the
     other is changed as long as that helps, in ever smaller steps."""
 
     def loss(traits: Traits) -> float:
         errors = (
-            _error(math.log(_seconds(timing.kernel, timing.size, device, traits) * 1e6 / timing.us))
-            for timing in timings
+            t.weight * _error(math.log(cost.predict(t.kernel, t.size, device, Known(traits)).seconds * 1e6 / t.us))
+            for t in timings
         )
         moved = (math.log(one / other) ** 2 for one, other in zip(_values(traits), _values(prior), strict=True))
         return sum(errors) + PRIOR * sum(moved)
@@ -167,10 +174,6 @@ def _search(timings: Sequence[Timing], device: Rates, prior: Traits) -> Traits:
                     if (found := loss(candidate)) < least - 1e-9:
                         best, least, improved = candidate, found, True
     return best
-
-
-def _seconds(kernel: Kernel, size: Size, device: Rates, traits: Traits) -> float:
-    return cost.predict(kernel, size, device, Known(traits)).seconds
 
 
 def _error(log: float) -> float:
