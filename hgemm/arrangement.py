@@ -7,9 +7,10 @@ of one with "t". C is written in rows; a column-major C is the row-major C^T = B
 from __future__ import annotations
 
 import functools
+import math
 from typing import NamedTuple
 
-from hgemm.problem import VECTOR_BYTES, VECTOR_ELEMENTS, Operand
+from hgemm.problem import VECTOR_BYTES, VECTOR_ELEMENTS, Operand, Problem
 
 
 class Arrangement(NamedTuple):
@@ -63,6 +64,11 @@ def arrange(
         for shape, stride in ((a_shape, a_stride), (b_shape, b_stride), (out_shape, out_stride))
     )
     return arrange_operands(a, b, out, out_shape[0] if len(out_shape) > 2 else 1)
+
+
+def arrange_problem(problem: Problem) -> Arrangement:
+    """The same, of a problem of one batch dimension at most."""
+    return arrange_operands(problem.a, problem.b, problem.out, math.prod(problem.batch))
 
 
 def arrange_operands(a: Operand, b: Operand, out: Operand, batches: int) -> Arrangement:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from hgemm import cost, devices
 from hgemm.arrangement import arrange_operands
-from hgemm.backends import Backend, Properties
+from hgemm.backends import Backend, LaunchAt, Properties
 from hgemm.config import THREADS_PER_WARP, Config
 from hgemm.cost import Kernel, Size
 from hgemm.devices import Rates
@@ -153,17 +154,46 @@ def run(family: Family, a: Tensor, b: Tensor, out: Tensor, config: str | None) -
     if device.type == "cpu":
         interpreter.launch(family.module, a, b, out, config)
         return
-    with interpreter.language_lock:  # a launch may have to compile
-        try:
-            if device.index == torch.cuda.current_device():
+    with interpreter.language_lock, _refusals(family, config, device):  # a launch may have to compile
+        if device.index == torch.cuda.current_device():
+            _compiled(family.module).launch(a, b, out, config)
+        else:
+            with torch.cuda.device(device):
                 _compiled(family.module).launch(a, b, out, config)
-            else:
-                with torch.cuda.device(device):
-                    _compiled(family.module).launch(a, b, out, config)
-        except Exception as error:
-            if rule := _out_of_resources(error, config, device):
-                raise UnsupportedProblem(f"backend {family.name!r} cannot compute this product: {rule}") from error
-            raise
+
+
+def bind_at(family: Family, problem: Problem, config: str | None) -> LaunchAt | None:
+    """Compiles the kernel for ``problem``. Raises what ``run`` does. A binding is for the problem's device, since a
+    kernel is loaded on one."""
+    device = problem.device
+    if device.type == "cpu":
+        return None
+    config = config or choose(family, problem)
+    with interpreter.language_lock, _refusals(family, config, device), torch.cuda.device(device):
+        launch_at = _compiled(family.module).bind(problem, config)
+    if launch_at is None:
+        return None
+    current_device, index = torch._C._cuda_getDevice, device.index
+
+    def launch(a: int, b: int, out: int) -> None:
+        if current_device() == index:
+            launch_at(a, b, out)
+        else:
+            with torch.cuda.device(index):
+                launch_at(a, b, out)
+
+    return launch
+
+
+@contextlib.contextmanager
+def _refusals(family: Family, config: str, device: torch.device) -> Iterator[None]:
+    """Raises UnsupportedProblem for what Triton says where the device has too little."""
+    try:
+        yield
+    except Exception as error:
+        if rule := _out_of_resources(error, config, device):
+            raise UnsupportedProblem(f"backend {family.name!r} cannot compute this product: {rule}") from error
+        raise
 
 
 def _backend(family: Family, idea: str, rule: Callable[[Problem], str | None], row_invariant: bool) -> Backend:
@@ -181,6 +211,7 @@ def _backend(family: Family, idea: str, rule: Callable[[Problem], str | None], r
         accepts=functools.partial(accepts, family, rule),
         choose=functools.partial(choose, family),
         run=functools.partial(run, family),
+        bind_at=functools.partial(bind_at, family),
         kernels=functools.partial(kernels, family),
         transposes=True,
         # The default configuration follows M.

@@ -24,10 +24,12 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, mma_v2, tma
 
+from hgemm.backends import LaunchAt
+from hgemm.problem import Problem
 from hgemm.triton_kernels import tile_order
 from hgemm.triton_kernels.configs import ring_options
 from hgemm.triton_kernels.launcher import Launcher
-from hgemm.triton_kernels.tma import RUNTIME_NUMBERS, launch_by
+from hgemm.triton_kernels.tma import RUNTIME_NUMBERS, bind_by, launch_by
 
 # Gluon calls functions of its own alone; these are the same text.
 grouped_tile = gluon.jit(tile_order.grouped_tile.fn)
@@ -257,6 +259,11 @@ def _multiply_up_to_last_step(
 def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
     """Writes ``a @ b`` into ``out``, as ``tma.launch`` does."""
     launch_by(_launcher, a, b, out, config, ring_options)
+
+
+def bind(problem: Problem, config: str) -> LaunchAt | None:
+    """``launch`` by address, as ``tma.bind`` does."""
+    return bind_by(_launcher, problem, config, ring_options)
 
 
 _launcher = Launcher(matmul_gluon)

@@ -7,7 +7,9 @@ module that relies on what Triton does not document, the same in 3.6, 3.7 and 3.
 - ``JITFunction.warmup(*arguments, grid=, **options)`` compiles, launches nothing and returns a ``CompiledKernel``;
 - ``CompiledKernel[grid](*arguments)`` launches it on all the kernel's arguments, a constant's place being passed over;
 - ``CompiledKernel.run(x, y, z, stream, function, packed_metadata, launch_metadata, enter_hook, exit_hook, *arguments)``
-  does the same without asking for the stream, and without the two hooks of the user's where these are None.
+  does the same without asking for the stream, and without the two hooks of the user's where these are None;
+- that ``run`` is a ``CudaLauncher``. Its ``launch``, in C, takes a whole number for a pointer and the kernel's scratch
+  memory among the arguments, in an order that ``_ORDERS`` knows for each version.
 """
 
 from __future__ import annotations
@@ -17,14 +19,31 @@ import functools
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from hgemm.problem import ELEMENT_BYTES, VECTOR_BYTES
 
 _FIRST_OF_64_BITS = 2**31
 
 
+@dataclass(frozen=True)
+class Pointer:
+    """Stands for a tensor while a kernel is compiled for tensors of this dtype, on 16 bytes each or anywhere."""
+
+    dtype: torch.dtype
+    aligned: bool = True
+
+    def data_ptr(self) -> int:
+        """An address like theirs."""
+        return VECTOR_BYTES if self.aligned else ELEMENT_BYTES
+
+
 class _Compiled(NamedTuple):
     kernel: Any  # CompiledKernel
-    run: Callable[..., None]
+    run: Any  # CudaLauncher
     function: int
     metadata: Any
     current_stream: Callable[[int], int]
@@ -136,6 +155,60 @@ class Launch:
             *self._numbers,
             *compiled.constants,
         )
+
+    def bind(self, device: torch.device, *pointers: Pointer) -> Callable[..., None] | None:
+        """The same with the tensors' addresses, for tensors like ``pointers``: compiled now. ``device``, that of the
+        form, is to be current now and in each call. None where ``Launcher.compiled`` returns it, and in a Triton
+        whose C function this module does not know. Raises what ``Launcher.compiled`` does."""
+        arguments, grid = (*pointers, *self._numbers), (self._programs, 1, 1)
+        compiled = self._launcher.compiled(self._form, grid, arguments, self._options)
+        if compiled is None or (order := _order(compiled.run)) is None:
+            return None
+        return _bound(compiled, order, device, self._programs, (*self._numbers, *compiled.constants))
+
+
+Order = Literal["scratch first", "scratch last"]
+_ORDERS: dict[str, Order] = {"3.6": "scratch first", "3.7": "scratch last", "3.9": "scratch last"}
+
+
+def _order(run: Any) -> Order | None:
+    """How the C function behind ``run`` is called; None if it is not known, or ``run`` does more than to call it."""
+    import triton
+
+    if getattr(run, "profile_scratch_size", 1) or getattr(run, "gsan_enabled", False) or not hasattr(run, "launch"):
+        return None
+    return _ORDERS.get(".".join(triton.__version__.split(".")[:2]))
+
+
+def _bound(
+    compiled: _Compiled, order: Order, device: torch.device, programs: int, numbers: tuple[Any, ...]
+) -> Callable[..., None]:
+    kernel, run, knobs = compiled.kernel, compiled.run, compiled.knobs
+    c_launch, current_stream, index = run.launch, compiled.current_stream, compiled.device
+    flags = compiled.function, run.launch_cooperative_grid, run.launch_pdl
+    unhooked = compiled.metadata, None, None, None
+    scratch_bytes = programs * run.num_ctas * run.global_scratch_size
+    described = () if order == "scratch first" else (run.arg_annotations, run.kernel_signature)
+
+    def launch(*addresses: int) -> None:
+        stream = current_stream(index)
+        arguments = (*addresses, *numbers)
+        metadata = unhooked
+        if _hooked(knobs):
+            told = kernel.launch_metadata((programs, 1, 1), stream, *arguments)
+            metadata = (compiled.metadata, told, knobs.launch_enter_hook, knobs.launch_exit_hook)
+        scratch = at = None
+        if scratch_bytes:
+            # Torch's allocator aligns to 512 bytes, more than a descriptor needs. It may give the memory away when this
+            # returns: its next owner on this stream comes after the kernel.
+            scratch = torch.empty_strided((scratch_bytes,), (1,), dtype=torch.int8, device=device)
+            at = scratch.data_ptr()
+        if described:
+            c_launch(programs, 1, 1, stream, *flags, *metadata, at, None, *described, arguments)
+        else:
+            c_launch(programs, 1, 1, stream, *flags, at, None, *metadata, *arguments)
+
+    return launch
 
 
 def _hooked(knobs: Any) -> bool:

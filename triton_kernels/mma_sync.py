@@ -7,11 +7,13 @@ was; and under a name of its own, so that profilers tell the two apart.
 import triton
 from torch import Tensor
 
+from hgemm.backends import LaunchAt
+from hgemm.problem import Problem
 from hgemm.triton_kernels.configs import MMA_SYNC
 from hgemm.triton_kernels.launcher import Launcher
 
 # Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
-from .tma import RUNTIME_NUMBERS, launch_by, matmul_tma
+from .tma import RUNTIME_NUMBERS, bind_by, launch_by, matmul_tma
 
 matmul_mma_sync = triton.jit(
     matmul_tma.fn, do_not_specialize=RUNTIME_NUMBERS, repr=lambda specialization: MMA_SYNC.kernel
@@ -23,3 +25,8 @@ _launcher = Launcher(matmul_mma_sync, MMA_SYNC.environment, MMA_SYNC.without)
 def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
     """Writes ``a @ b`` into ``out``, as ``tma.launch`` does."""
     launch_by(_launcher, a, b, out, config)
+
+
+def bind(problem: Problem, config: str) -> LaunchAt | None:
+    """``launch`` by address, as ``tma.bind`` does."""
+    return bind_by(_launcher, problem, config)

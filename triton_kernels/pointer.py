@@ -16,10 +16,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hgemm.arrangement import arrange
-from hgemm.problem import VECTOR_BYTES
+from hgemm.arrangement import Arrangement, arrange, arrange_problem
+from hgemm.backends import LaunchAt
+from hgemm.problem import VECTOR_BYTES, Problem
 from hgemm.triton_kernels.configs import launch_options
-from hgemm.triton_kernels.launcher import Launch, Launcher
+from hgemm.triton_kernels.launcher import Launch, Launcher, Pointer
 
 # Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
 from .arithmetic import multiply_accumulate, rounded
@@ -149,6 +150,12 @@ def _plan(
 ) -> tuple[bool, Launch]:
     """Whether a and b change places, and the launch. ``operands``: shapes and strides as ``arrange`` takes them."""
     p = arrange(*operands)
+    return p.swapped, _arranged(launcher, config, device, dtype, aligned, p)
+
+
+def _arranged(
+    launcher: Launcher, config: str, device: torch.device, dtype: torch.dtype, aligned: tuple[bool, ...], p: Arrangement
+) -> Launch:
     constants = {
         "A_LAYOUT": p.a_layout,
         "B_LAYOUT": p.b_layout,
@@ -165,4 +172,18 @@ def _plan(
     )
     form = (device, dtype, config, aligned, p.swapped, *constants.values())
     programs = -(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches
-    return p.swapped, Launch(launcher, form, programs, numbers, options)
+    return Launch(launcher, form, programs, numbers, options)
+
+
+def bind(problem: Problem, config: str) -> LaunchAt | None:
+    """``launch`` of tensors that ``problem`` describes, by address; their device is current, now and in each call. None
+    where ``Launch.bind`` returns it."""
+    aligned = tuple(operand.alignment == VECTOR_BYTES for _, operand in problem.operands)
+    p = arrange_problem(problem)
+    a, b, out = (Pointer(problem.dtype, each) for each in aligned)
+    if p.swapped:
+        a, b = b, a
+    launch = _arranged(_launcher, config, problem.device, problem.dtype, aligned, p).bind(problem.device, a, b, out)
+    if launch is None or not p.swapped:
+        return launch
+    return lambda a, b, out: launch(b, a, out)

@@ -21,9 +21,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hgemm.arrangement import arrange
+from hgemm.arrangement import Arrangement, arrange, arrange_problem
+from hgemm.backends import LaunchAt
+from hgemm.problem import Problem
 from hgemm.triton_kernels.configs import launch_options
-from hgemm.triton_kernels.launcher import Launch, Launcher
+from hgemm.triton_kernels.launcher import Launch, Launcher, Pointer
 
 # Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
 from .arithmetic import multiply_accumulate, rounded
@@ -209,7 +211,12 @@ def _plan(
     launcher: Launcher, options_of: Options, config: str, device: torch.device, dtype: torch.dtype, *operands: Any
 ) -> _Plan:
     """``operands``: the shapes and strides of a, b and out, as ``arrange`` takes them."""
-    p = arrange(*operands)
+    return _arranged(launcher, options_of, config, device, dtype, arrange(*operands))
+
+
+def _arranged(
+    launcher: Launcher, options_of: Options, config: str, device: torch.device, dtype: torch.dtype, p: Arrangement
+) -> _Plan:
     options = {"A_LAYOUT": p.a_layout, "B_LAYOUT": p.b_layout, "BATCHED": p.batches > 1, **options_of(config)}
     parts = options.get("PARTS", 1)
     programs = -(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches * parts
@@ -234,6 +241,35 @@ def _plan(
         (parts, p.batches, p.M, p.N),
         addition(device, dtype, p.M, p.N, p.batches, p.stride_c, p.batch_c, parts) if parts > 1 else None,
     )
+
+
+def bind(problem: Problem, config: str) -> LaunchAt | None:
+    """``launch`` of tensors that ``problem`` describes, by address; their device is current, now and in each call. None
+    where ``Launch.bind`` returns it."""
+    return bind_by(_launcher, problem, config)
+
+
+def bind_by(launcher: Launcher, problem: Problem, config: str, options_of: Options = launch_options) -> LaunchAt | None:
+    """``bind``, of the kernel that ``launcher`` holds."""
+    device, dtype = problem.device, problem.dtype
+    plan = _arranged(launcher, options_of, config, device, dtype, arrange_problem(problem))
+    operand, sum_ = Pointer(dtype), Pointer(torch.float32)
+    launch = plan.launch.bind(device, operand, operand, operand if plan.addition is None else sum_)
+    if launch is None:
+        return None
+    if plan.addition is None:
+        return (lambda a, b, out: launch(b, a, out)) if plan.swapped else launch
+    add = plan.addition.bind(device, sum_, operand)
+    if add is None:
+        return None
+
+    def launch_both(a: int, b: int, out: int) -> None:
+        sums = torch.empty(plan.workspace, dtype=torch.float32, device=device)
+        workspace = sums.data_ptr()
+        launch(*((b, a) if plan.swapped else (a, b)), workspace)
+        add(workspace, out)
+
+    return launch_both
 
 
 def _resident_programs(device: torch.device) -> int:
