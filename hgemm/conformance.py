@@ -23,7 +23,8 @@ from hgemm.arena import Arena, arena, bits
 from hgemm.backends import Backend
 from hgemm.cases import Case, cases
 from hgemm.data import DATA, NOT_FINITE, values
-from hgemm.dispatch import matmul, problem_of
+from hgemm.dispatch import matmul
+from hgemm.launches import problem_of
 from hgemm.problem import UnsupportedProblem
 from hgemm.reference import error_over_bound, mean_ulps, product_fp64, worst_ulps
 

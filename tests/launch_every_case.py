@@ -19,7 +19,7 @@ from torch import Tensor
 import hgemm
 from hgemm.arena import Placement
 from hgemm.cases import Case, cases
-from hgemm.dispatch import problem_of
+from hgemm.launches import problem_of
 from hgemm.problem import DTYPES
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 import hgemm
 from hgemm.backends import get
+from hgemm.launches import problem_of
 from hgemm.reference import exact_integers
 
 BACKENDS = (*hgemm.backends().names, "auto")
@@ -96,7 +97,7 @@ def test_work_is_enqueued_on_the_current_stream(backend: str) -> None:
 def test_a_device_that_is_not_current_and_two_in_one_process(backend: str) -> None:
     torch.cuda.set_device(0)
     for dtype in (torch.float16, torch.bfloat16):
-        for index in (1, 0, 1):
+        for index in (1, 0, 1, 1, 0, 0, 1):
             a, b, expected = integers(index, f"cuda:{index}", dtype)
             product = hgemm.matmul(a, b, backend=backend)
             assert product.device == a.device
@@ -132,7 +133,7 @@ def test_a_call_computes_what_the_backend_does_with_its_tensors(backend: str) ->
         (rows, columns[0].expand(3, 272, 264), places),
         (rows[0][8:9], columns[0], places[0][8:9]),
     ):
-        problem = hgemm.dispatch.problem_of(a, b, out)
+        problem = problem_of(a, b, out)
         if record.refuses(problem):
             continue
         record.run(a, b, out.fill_(torch.nan), config := record.choose(problem))

@@ -44,6 +44,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "get", lambda name: records[name])
     monkeypatch.setattr(dispatch, "choose", lambda problem: choose(replace(problem, device=torch.device("cuda", 0))))
     monkeypatch.setattr(dispatch, "_plans", {})
+    monkeypatch.setattr(dispatch, "_seen", {})
 
 
 def test_triton_compiles_one_kernel_for_an_untuned_shape(
@@ -68,6 +69,7 @@ def test_a_cuda_kernel_asks_for_one_unit(backend: str, monkeypatch: pytest.Monke
     asked: list[Unit] = []
     launched: list[int] = []
     monkeypatch.setattr(dispatch, "_plans", {})
+    monkeypatch.setattr(dispatch, "_seen", {})
     monkeypatch.setattr(emulator, "load_unit", functools.cache(emulator.load_unit.__wrapped__))
     build_units = emulator.build_units
     monkeypatch.setattr(emulator, "build_units", lambda units: asked.extend(units) or build_units(units))

@@ -13,6 +13,7 @@ Split-K: with few tiles and a long K, each part of K has programs of its own, wh
 
 import contextvars
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -263,8 +264,10 @@ def bind_by(launcher: Launcher, problem: Problem, config: str, options_of: Optio
     if add is None:
         return None
 
+    template, elements = torch.empty(0, dtype=torch.float32, device=device), math.prod(plan.workspace)
+
     def launch_both(a: int, b: int, out: int) -> None:
-        sums = torch.empty(plan.workspace, dtype=torch.float32, device=device)
+        sums = template.new_empty_strided((elements,), (1,))
         workspace = sums.data_ptr()
         launch(*((b, a) if plan.swapped else (a, b)), workspace)
         add(workspace, out)
