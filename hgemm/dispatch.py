@@ -84,7 +84,19 @@ def matmul(
     ):
         call: tuple[object, ...] | None
         try:
-            call = backend, registered(backend), config, a.shape, a.stride(), a.dtype, b.shape, b.stride(), out is None
+            # No unpacking, which would make a list first.
+            call = (
+                backend,
+                registered(backend),
+                config,
+                out is None,
+                _grad_enabled(),
+                a.shape,
+                a.stride(),
+                a.dtype,
+                b.shape,
+                b.stride(),
+            )
             seen = _seen.get(call)
         except (TypeError, RuntimeError):
             call = seen = None  # it cannot be read: the checks say what is wrong

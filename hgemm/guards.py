@@ -21,10 +21,8 @@ Guard = Callable[..., bool]
 
 def guard(*tensors: Tensor) -> Guard | None:
     """What says whether as many tensors, no two the same, are like these in everything but their addresses; None if
-    nothing can, or one of these requires grad: whether that counts depends on the mode, which is not asked."""
-    if any(tensor.requires_grad for tensor in tensors) or not _works():
-        return None
-    return _make(tensors)
+    nothing can. It does not ask whether gradients are enabled, which decides what a requires_grad means."""
+    return _make(tensors) if _works() else None
 
 
 def _make(tensors: tuple[Tensor, ...]) -> Guard | None:

@@ -116,12 +116,17 @@ def test_a_gradient_is_never_lost_to_a_call_before(calls: list[str]) -> None:
         with torch.set_grad_enabled(enabled):
             for _ in range(3):
                 assert hgemm.matmul(a, weight).requires_grad == enabled
+    if guards._works():
+        assert calls == ["anew", "anew", "again", *["ops"] * 3, *["again"] * 3, *["ops"] * 3]
     out = torch.empty_like(a)
     with torch.no_grad():
         for _ in range(3):
             hgemm.matmul(a, weight, out=out)
     with pytest.raises(hgemm.UnsupportedProblem, match="b requires grad"):
         hgemm.matmul(a, weight, out=out)
+    for _ in range(3):
+        assert not hgemm.matmul(a, weight.detach()).requires_grad
+    assert hgemm.matmul(a, weight.detach().requires_grad_()).requires_grad
 
 
 def test_a_mode_or_a_transform_still_sees_the_call(calls: list[str]) -> None:
