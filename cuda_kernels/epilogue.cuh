@@ -79,10 +79,11 @@ struct StagedRows {
         }
   }
 
-  // Reads them back and stores them, so that the first element comes to (row, column, batch) of C.
-  HGEMM_DEVICE void store(uint32_t staging, const Output& c, int first_row, int first_column, uint32_t batch,
-                          int lane) {
-    char* const base = static_cast<char*>(c.base) + batch * c.batch_stride * ELEMENT_BYTES;
+  // Reads them back and stores them.
+  HGEMM_DEVICE void store(uint32_t staging, const Output& c, const BlockTile& tile, int warp, int first_row, int lane) {
+    const int first_column = tile.column + warp % Config::WARPS_N * Config::WARP_N;
+    first_row += tile.row + warp / Config::WARPS_N * Config::WARP_M;
+    char* const base = static_cast<char*>(c.base) + tile.batch * c.batch_stride * ELEMENT_BYTES;
 #pragma unroll
     for (int panel = 0; panel < PANELS; ++panel)
 #pragma unroll
@@ -102,7 +103,7 @@ struct StagedRows {
   }
 };
 
-// What the policies below have in common with one that needs more: see store_by_tma.cuh.
+// What a policy offers. Two have nothing to do but to store; the third is in store_by_tma.cuh.
 //
 //   BYTES                     shared memory that the block needs for staging, 0 for none
 //   Destination               what the kernel is told of C: an Output, or more
@@ -137,8 +138,7 @@ struct StoreThroughShared : PlainStore {
     const uint32_t staging = shared + warp * Staged::BYTES;
     Staged::write(staging, warp_tile, 0, lane);
     ptx::warp_sync();
-    Staged::store(staging, c, tile.row + warp / Config::WARPS_N * Config::WARP_M,
-                  tile.column + warp % Config::WARPS_N * Config::WARP_N, tile.batch, lane);
+    Staged::store(staging, c, tile, warp, 0, lane);
   }
 };
 

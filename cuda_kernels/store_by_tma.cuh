@@ -58,7 +58,7 @@ struct StoreByTma {
       ptx::fence_proxy_async();
       ptx::warp_sync();  // one lane speaks for all, or each reads what others wrote
       if (!by_tma) {
-        Staged::store(staging, c, row + done, column, tile.batch, lane);
+        Staged::store(staging, c, tile, warp, done, lane);
       } else if (ptx::elect_one()) {
         ptx::tma_store_3d(&c.map, staging, column, row + done, tile.batch);
         ptx::bulk_commit_group();
@@ -66,11 +66,11 @@ struct StoreByTma {
     }
   }
 
-  // The memory outlives the block's threads no longer than it takes the copy engine to read it.
+  // A block that ends gives up its memory, which the copy engine may still be reading.
   HGEMM_DEVICE void finish() { ptx::bulk_wait_group_read<0>(); }
 };
 
-// By TMA where the configuration says so, else as its kernel has it.
+// This policy where the configuration asks for it, else the one that its kernel has.
 template <class T, class Config, class Otherwise, bool ByTma = (Config::STAGED_ROWS > 0)>
 struct StoreOf {
   using Policy = Otherwise;

@@ -130,8 +130,8 @@ MUTANTS = (
     _store(
         "edge-rows-in-one-place",
         "both halves at the edge are stored in the rows of the first",
-        "Staged::store(staging, c, row + done,",
-        "Staged::store(staging, c, row,",
+        "Staged::store(staging, c, tile, warp, done, lane)",
+        "Staged::store(staging, c, tile, warp, 0, lane)",
         "race",
         "unwritten-output",
         VALUES,
