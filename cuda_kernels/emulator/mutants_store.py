@@ -64,7 +64,7 @@ MUTANTS = (
         "staged-in-ring",
         "stages C where the next tile of A and B arrives",
         "Epilogue::store(warp_tile, staging, c",
-        "Epilogue::store(warp_tile, ring, c",
+        "Epilogue::store(warp_tile, ptx::shared_base(), c",
         "race",
         "in-flight",
         file="tma_rotating.cuh",
