@@ -33,6 +33,8 @@ class KernelConfig:
     """The file that defines it."""
     geforce: bool = True
     """Meant for sm_120: fits 101,376 bytes and compiles there without spills."""
+    staged_rows: int = 0
+    """Of each warp tile of C, in shared memory at a time for TMA to store them; 0 where it does not."""
 
     @property
     def name(self) -> str:
@@ -69,14 +71,16 @@ def _cp_async(name: str, blocks_per_multiprocessor: int) -> KernelConfig:
     return KernelConfig(config, blocks_per_multiprocessor, shared_bytes, "hgemm::CpAsyncGemm", "cp_async.cuh")
 
 
-def _tma(name: str, blocks_per_multiprocessor: int) -> KernelConfig:
+def _tma(name: str, blocks_per_multiprocessor: int, staged_rows: int | None = None) -> KernelConfig:
     config = Config.parse(name)
+    staged_rows = 0 if "store-tma" not in config.flags else config.warp_m if staged_rows is None else staged_rows
     if "rotate" in config.flags:
-        shared_bytes, kernel, header = _ring_bytes(config, 16), "hgemm::TmaRotatingGemm", "tma_rotating.cuh"
+        shared_bytes = _ring_bytes(config, 16) + config.warps * 2 * staged_rows * config.warp_n
+        kernel, header = "hgemm::TmaRotatingGemm", "tma_rotating.cuh"
     else:
         shared_bytes, kernel, header = _ring_bytes(config, 8), "hgemm::TmaGemm", "tma.cuh"
     geforce = shared_bytes <= GEFORCE_SHARED_BYTES
-    return KernelConfig(config, blocks_per_multiprocessor, shared_bytes, kernel, header, geforce)
+    return KernelConfig(config, blocks_per_multiprocessor, shared_bytes, kernel, header, geforce, staged_rows)
 
 
 # For few rows, as in decoding, where the time is that of reading B once: what counts is the bytes on their way. A
@@ -134,6 +138,13 @@ FAMILIES: dict[str, Family] = {
                 # 4 x (49,152 + 16) bytes: a second mbarrier a stage takes the place of the block's barrier.
                 _tma("256x128x64_s4_w64x64_rotate", 1),
                 _tma("256x128x64_s4_w64x64_rotate_persistent", 1),
+                # C by TMA. 3 x (49,152 + 16) + 65,536 bytes: a tile of C is stored while the next one is multiplied.
+                # Beside four stages half a tile has room, 4 x (49,152 + 16) + 32,768: it waits for the other half.
+                _tma("256x128x64_s3_w64x64_rotate_persistent_store-tma", 1),
+                _tma("256x128x64_s4_w64x64_rotate_persistent_store-tma", 1, staged_rows=32),
+                # Staged in the ring, which needs no byte more.
+                _tma("128x128x64_s3_w64x32_store-tma", 2),
+                _tma("128x128x32_s3_w64x32_store-tma", 2),
                 # Half a wave of tiles left over is shared by all blocks.
                 _tma("256x128x64_s4_w64x64_rotate_persistent_tail", 1),
                 *FEW_ROWS,
@@ -179,6 +190,7 @@ class Unit:
                 *(["  static constexpr bool SWIZZLED = false;"] if "noswizzle" in c.flags else []),
                 *(["  static constexpr bool PERSISTENT = true;"] if "persistent" in c.flags else []),
                 *(["  static constexpr bool TAIL = true;"] if "tail" in c.flags else []),
+                *([f"  static constexpr int STAGED_ROWS = {rows};"] if (rows := kernel.staged_rows) else []),
                 *([f"  static constexpr int PARTS = {c.parts};"] if c.parts > 1 else []),
                 "};",
                 f"static_assert({kernel.kernel}<hgemm::{self.dtype}, Config_{index}>::SHARED_BYTES == "

@@ -93,6 +93,7 @@ struct TileShape {
   static constexpr bool PERSISTENT = false;  // as many blocks as the device holds, each computing tile after tile of C
   static constexpr int PARTS = 1;            // blocks that share a tile of C, a part of K each
   static constexpr bool TAIL = false;        // the last, partly filled wave of tiles is cut along K
+  static constexpr int STAGED_ROWS = 0;  // of each warp tile of C, staged at a time to be stored by TMA; 0: it is not
 
   static_assert(TileM % WarpM == 0 && TileN % WarpN == 0, "the warps tile the block");
   static_assert(64 % WarpM == 0 || WarpM % 64 == 0, "a warp's rows lie in whole boxes of 64 or in one of them");

@@ -134,7 +134,7 @@ add_parts(const Output c, const Cut cut, const uint32_t pieces) {
   }
   ptx::warp_sync();
   if constexpr (FRAGMENTS % 4 == 0) {
-    StoreShuffled<T, Shape>::store(sum, c, place, 0, lane);
+    StoreShuffled<T, Shape>::store(sum, 0, c, place, 0, lane);
   } else {
     using Epilogue = StoreThroughShared<T, Shape>;
     Epilogue::store(sum, ptx::shared_base() + warp * Epilogue::BYTES, c, place, 0, lane);

@@ -10,7 +10,7 @@
 //     start copying tile + S into that stage
 //     wait for the next tile; load its first fragments
 //     multiply the last step
-//   C through shared memory in 16-byte stores, or, if K is split, the sums to the workspace
+//   C through shared memory, in 16-byte stores or by TMA, or, if K is split, the sums to the workspace
 //
 // So all S stages are in flight or being read, and the tensor cores have a k-step to work on during every wait.
 #pragma once
@@ -19,6 +19,7 @@
 #include "parts.cuh"
 #include "pipeline.cuh"
 #include "raster.cuh"
+#include "store_by_tma.cuh"
 #include "tma_operands.cuh"
 
 namespace hgemm {
@@ -27,7 +28,7 @@ template <class T, class Config>
 struct TmaGemm {
   using Shape = Config;
   using Ring = Stage<Config>;
-  using Epilogue = StoreThroughShared<T, Config>;
+  using Epilogue = typename StoreOf<T, Config, StoreThroughShared<T, Config>>::Policy;
   static constexpr int BARRIER_BYTES = 8;  // one mbarrier a stage, behind the ring
   static constexpr int SHARED_BYTES = Config::STAGES * (Ring::BYTES + BARRIER_BYTES);
   static_assert(Epilogue::BYTES <= Config::STAGES * Ring::BYTES, "C is staged in the ring");
@@ -40,9 +41,11 @@ struct TmaGemm {
 template <class T, class Config>
 HGEMM_KERNEL(Config::THREADS, Config::BLOCKS_PER_MULTIPROCESSOR)
 tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map, const int K,
-         const Output c, const bool a_batched, const bool b_batched, const Split split) {
+         const HGEMM_GRID_CONSTANT typename TmaGemm<T, Config>::Epilogue::Destination c, const bool a_batched,
+         const bool b_batched, const Split split) {
   using Ring = Stage<Config>;
   using Warp = WarpTile<T, Config>;
+  using Epilogue = typename TmaGemm<T, Config>::Epilogue;
   constexpr int STAGES = Config::STAGES, BARRIER_BYTES = TmaGemm<T, Config>::BARRIER_BYTES;
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   const uint32_t ring = ptx::shared_base();
@@ -72,6 +75,7 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
   if (warp == 0 && ptx::elect_one()) {
     ptx::prefetch_tensor_map(&a_map);
     ptx::prefetch_tensor_map(&b_map);
+    Epilogue::prefetch(c);
     for (int stage = 0; stage < STAGES; ++stage) ptx::mbarrier_init(landed + stage * BARRIER_BYTES, 1);
     ptx::fence_mbarrier_init();
     for (int k_tile = 0; k_tile < STAGES && k_tile < k_tiles; ++k_tile) copy_tile(k_tile, k_tile);
@@ -112,20 +116,23 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
 
   // The ring becomes staging memory for C: the last barrier above came after every warp's last read of it, and every
   // copy that was started has been waited for.
-  TmaGemm<T, Config>::Epilogue::store(warp_tile, ring, c, tile, warp, lane);
+  Epilogue::store(warp_tile, ring, c, tile, warp, lane);
+  Epilogue::finish();
 }
 
 template <class T, class Config>
 const char* TmaGemm<T, Config>::launch(const HgemmProblem& p, void* workspace, void* stream) {
   TensorMap a_map, b_map;
   if (const char* error = encode_operands<T, Config>(p, &a_map, &b_map)) return error;
+  typename Epilogue::Destination c;
+  if (const char* error = Epilogue::describe(p, &c)) return error;
   const Split split{static_cast<float*>(workspace), static_cast<uint32_t>(block_count<Config>(p)),
                     part_count<Config>(p)};
   if (const char* error = hgemm::launch<tma_gemm<T, Config>>(split.tiles * split.parts, Config::THREADS, SHARED_BYTES,
-                                                             stream, a_map, b_map, static_cast<int>(p.K), output(p),
+                                                             stream, a_map, b_map, static_cast<int>(p.K), c,
                                                              p.a_batch_stride != 0, p.b_batch_stride != 0, split))
     return error;
-  if constexpr (Config::PARTS > 1) return launch_add_parts<T, Config>(output(p), split, split.tiles, stream);
+  if constexpr (Config::PARTS > 1) return launch_add_parts<T, Config>(c, split, split.tiles, stream);
   return nullptr;
 }
 

@@ -19,17 +19,23 @@ HGEMM_DEVICE void copy_boxes(uint32_t tile, const TensorMap* map, uint32_t barri
   }
 }
 
-// An operand as it lies in memory: rows of K elements, or K rows of `outer` elements. The stride of an axis of size 1
-// means nothing and may be anything, but the descriptor wants a multiple of 16 bytes: it gets that of a dense matrix. A
-// matrix that all batches share is described once, and its batch coordinate stays 0.
-template <class Tile>
-Matrices stored(const void* base, int64_t outer, int64_t K, int64_t row_stride, int64_t batch, int64_t batch_stride,
-                bool bfloat16) {
-  const int64_t rows = Tile::K_CONTIGUOUS ? outer : K, columns = Tile::K_CONTIGUOUS ? K : outer;
+// Matrices as a descriptor wants them. The stride of an axis of size 1 means nothing and may be anything, but must be a
+// multiple of 16 bytes there: it becomes that of a dense matrix. A matrix that all batches share is described once, and
+// its batch coordinate stays 0.
+inline Matrices described(const void* base, int64_t rows, int64_t columns, int64_t row_stride, int64_t batch,
+                          int64_t batch_stride, bool bfloat16) {
   if (rows == 1) row_stride = tiles(columns, CHUNK_ELEMENTS) * CHUNK_ELEMENTS;
   if (batch_stride == 0) batch = 1;
   if (batch == 1) batch_stride = rows * row_stride;
   return {base, rows, columns, batch, row_stride, batch_stride, bfloat16};
+}
+
+// An operand as it lies in memory: rows of K elements, or K rows of `outer` elements.
+template <class Tile>
+Matrices stored(const void* base, int64_t outer, int64_t K, int64_t row_stride, int64_t batch, int64_t batch_stride,
+                bool bfloat16) {
+  const int64_t rows = Tile::K_CONTIGUOUS ? outer : K, columns = Tile::K_CONTIGUOUS ? K : outer;
+  return described(base, rows, columns, row_stride, batch, batch_stride, bfloat16);
 }
 
 // Describes A and B to the copy engine, or says what it cannot address.

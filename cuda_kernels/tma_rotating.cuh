@@ -12,7 +12,7 @@
 //     wait for the next tile; load its first fragments
 //     multiply the last step
 //     free the tile, behind the arrival of its last fragments in this warp's registers
-//   C by shuffles in 16-byte stores
+//   C by shuffles in 16-byte stores, or by TMA from staging memory behind the ring
 //
 // With the flag `tail` the sums of the last wave's tiles go to the workspace, see tail.cuh.
 //
@@ -23,6 +23,7 @@
 #include "epilogue.cuh"
 #include "pipeline.cuh"
 #include "raster.cuh"
+#include "store_by_tma.cuh"
 #include "tail.cuh"
 #include "tma_operands.cuh"
 
@@ -32,11 +33,11 @@ template <class T, class Config>
 struct TmaRotatingGemm {
   using Shape = Config;
   using Ring = Stage<Config>;
-  using Epilogue = StoreShuffled<T, Config>;
+  using Epilogue = typename StoreOf<T, Config, StoreShuffled<T, Config>>::Policy;
   static constexpr int LAG = Config::STAGES - 2;
   static_assert(LAG >= 1, "whoever waits for a tile to be freed must have freed it before");
-  static constexpr int BARRIER_BYTES = 8;  // two mbarriers a stage, behind the ring
-  static constexpr int SHARED_BYTES = Config::STAGES * (Ring::BYTES + 2 * BARRIER_BYTES);
+  static constexpr int BARRIER_BYTES = 8;  // two mbarriers a stage, behind the ring and what C is staged in
+  static constexpr int SHARED_BYTES = Config::STAGES * (Ring::BYTES + 2 * BARRIER_BYTES) + Epilogue::BYTES;
 
   static size_t workspace_bytes(const HgemmProblem& problem);
   static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
@@ -49,16 +50,18 @@ struct TmaRotatingGemm {
 template <class T, class Config>
 HGEMM_KERNEL(Config::THREADS, Config::BLOCKS_PER_MULTIPROCESSOR)
 tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map, const int K,
-                  const Output c, const bool a_batched, const bool b_batched, const Tail tail) {
+                  const HGEMM_GRID_CONSTANT typename TmaRotatingGemm<T, Config>::Epilogue::Destination c,
+                  const bool a_batched, const bool b_batched, const Tail tail) {
   using Ring = Stage<Config>;
   using Warp = WarpTile<T, Config>;
   using Gemm = TmaRotatingGemm<T, Config>;
   constexpr int STAGES = Config::STAGES, LAG = Gemm::LAG, BARRIER_BYTES = Gemm::BARRIER_BYTES;
   const uint32_t lane = ptx::lane_index(), warp = ptx::warp_index();
   const uint32_t ring = ptx::shared_base();
-  const uint32_t landed = ring + STAGES * Ring::BYTES;     // completed by the bytes of a tile
-  const uint32_t freed = landed + STAGES * BARRIER_BYTES;  // completed by one arrival of every warp
-  if (ring % 1024 != 0) ptx::trap();                       // TMA swizzles by absolute address
+  const uint32_t staging = ring + STAGES * Ring::BYTES;
+  const uint32_t landed = staging + Gemm::Epilogue::BYTES;  // completed by the bytes of a tile
+  const uint32_t freed = landed + STAGES * BARRIER_BYTES;   // completed by one arrival of every warp
+  if (ring % 1024 != 0) ptx::trap();                        // TMA swizzles by absolute address
 
   const Schedule<Config> schedule{ptx::block_index(), ptx::grid_blocks(), static_cast<int>(tiles(K, Config::TILE_K)),
                                   tail};
@@ -90,6 +93,7 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   if (warp == 0 && ptx::elect_one()) {
     ptx::prefetch_tensor_map(&a_map);
     ptx::prefetch_tensor_map(&b_map);
+    Gemm::Epilogue::prefetch(c);
     for (int stage = 0; stage < STAGES; ++stage) {
       ptx::mbarrier_init(landed + stage * BARRIER_BYTES, 1);
       ptx::mbarrier_init(freed + stage * BARRIER_BYTES, Config::WARPS);
@@ -145,13 +149,14 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
       const int64_t slot = tail.slot(work.number, ptx::block_index());
       PiecesOf<Config>::store(warp_tile, tail.workspace, slot, c.M, c.N, tile, warp, lane);
     } else {
-      Gemm::Epilogue::store(warp_tile, c, tile, warp, lane);
+      Gemm::Epilogue::store(warp_tile, staging, c, tile, warp, lane);
     }
     if (last_tile) break;
     work = next;
     tile = block_tile<Config>(work.number, c.M, c.N);
     warp_tile.clear();
   }
+  Gemm::Epilogue::finish();
 }
 
 // Blocks of the grid, and what they share of the last wave.
@@ -179,16 +184,18 @@ template <class T, class Config>
 const char* TmaRotatingGemm<T, Config>::launch(const HgemmProblem& p, void* workspace, void* stream) {
   TensorMap a_map, b_map;
   if (const char* error = encode_operands<T, Config>(p, &a_map, &b_map)) return error;
+  typename Epilogue::Destination c;
+  if (const char* error = Epilogue::describe(p, &c)) return error;
   uint32_t count;
   Tail tail;
   if (const char* error = blocks(p, &count, &tail)) return error;
   tail.workspace = static_cast<float*>(workspace);
   if (const char* error = hgemm::launch<tma_rotating_gemm<T, Config>>(
-          count, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, static_cast<int>(p.K), output(p),
-          p.a_batch_stride != 0, p.b_batch_stride != 0, tail))
+          count, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, static_cast<int>(p.K), c, p.a_batch_stride != 0,
+          p.b_batch_stride != 0, tail))
     return error;
   if constexpr (Config::TAIL)
-    if (tail.cut) return launch_add_parts<T, Config>(output(p), tail, tail.cut, stream);
+    if (tail.cut) return launch_add_parts<T, Config>(c, tail, tail.cut, stream);
   return nullptr;
 }
 

@@ -223,6 +223,26 @@ void global(const uint16_t* in, uint16_t* out) {
   ptx::st_global_v4(out + element + (Fault == 6 ? 2 : 0), value);
 }
 
+// ---- one lane is elected, also when it ends before the others go on. ----
+template <int Fault>
+void only(uint16_t* out) {
+  const uint32_t elected = ptx::elect_one();
+  ptx::st_global_b16(out + ptx::lane_index(), elected);
+}
+
+// ---- the lanes of a warp exchange what they have staged. ----
+// 1: a fence in place of the synchronisation
+template <int Fault>
+void fenced(uint16_t* out) {
+  const uint32_t lane = ptx::lane_index();
+  uint32_t value[4] = {lane, lane, lane, lane};
+  ptx::st_shared_v4(row_address(lane), value);
+  ptx::fence_proxy_async();
+  if (Fault != 1) ptx::warp_sync();
+  ptx::ld_shared_v4(value, row_address(31 - lane));
+  ptx::st_global_v4(out + lane * 8, value);
+}
+
 // ---- a kernel of two blocks that reads what the one before it has written, launched so that the two may overlap. ----
 // 1: it does not wait for the other  2: some lanes do not wait
 void writes(uint16_t* values) {
@@ -274,6 +294,10 @@ const char* run(const char* rule, uint16_t* in, uint16_t* out, uint32_t* flag) {
     case 'd':
       if (const char* error = hgemm::launch<writes>(2, 32, 0, nullptr, in)) return error;
       return hgemm::launch_dependent<reads<Fault>>(2, 32, 0, nullptr, in, out);
+    case 'o':
+      return hgemm::launch<only<Fault>>(1, 32, 0, nullptr, out);
+    case 'F':
+      return hgemm::launch<fenced<Fault>>(1, 32, 1024, nullptr, out);
     case 'b':  // behind the other in any case
       if (const char* error = hgemm::launch<writes>(2, 32, 0, nullptr, in)) return error;
       return hgemm::launch<reads<1>>(2, 32, 0, nullptr, in, out);

@@ -13,7 +13,12 @@ BY_TMA = ("dense", "padded")
 OUT_FORMS = ("n dense", "n padded", "n odd", "n strided", "t padded", "t odd")
 CONFIGS = {  # of each family, one of every kernel
     "cp_async": ("128x128x32_s2_w64x32",),
-    "tma": ("128x128x64_s3_w64x32", "256x128x64_s4_w64x64_rotate", "256x128x64_s4_w64x64_rotate_persistent"),
+    "tma": (
+        "128x128x64_s3_w64x32",
+        "128x128x64_s3_w64x32_store-tma",
+        "256x128x64_s4_w64x64_rotate",
+        "256x128x64_s4_w64x64_rotate_persistent",
+    ),
 }
 KERNELS = [(family, config) for family, configs in CONFIGS.items() for config in configs]
 FITS = [(*kernel, form) for kernel in KERNELS for form in FORMS if kernel[0] == "cp_async" or form in BY_TMA]

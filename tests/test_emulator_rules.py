@@ -23,6 +23,8 @@ SIZES = {  # elements of the input and of the output
     "global": (512, 512),
     "dependent": (512, 512),
     "behind": (512, 512),
+    "only": (8, 32),
+    "Fenced": (8, 256),
 }
 PASSES_THROUGH = ("pass", "Plain pass", "last", "dependent", "behind")  # the input is written too
 
@@ -66,6 +68,8 @@ EXPECTED = {
     "last": 5 * np.arange(32) + 10,
     "together": words((np.arange(32)[:, None] + 32 * np.arange(4)).ravel()),
     "global": np.arange(512),
+    "only": np.arange(32) == 0,
+    "Fenced": words(np.repeat(31 - np.arange(32), 4)),
     "dependent": np.stack([np.array([1, 2, 3, lane], np.float32) for _ in range(2) for lane in range(32)]).view(
         np.uint16
     ),
@@ -124,6 +128,7 @@ def test_memory_freed_behind_its_ldmatrix_may_be_refilled(library, schedule):
         ("store", 7, "race", "released too early"),
         ("store", 8, "misaligned", "the column one of 8"),
         ("store", 9, "out-of-bounds", "left of the tensor"),
+        ("Fenced", 1, "race", "nothing orders the write before the read"),
         ("ring", 1, "race", "nothing orders"),
         ("ring", 2, "race", "released too early"),
         ("ring", 4, "race", "nothing orders"),

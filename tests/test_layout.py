@@ -80,14 +80,17 @@ def test_without_a_swizzle_ldmatrix_conflicts(library: ctypes.CDLL, row_bytes: i
     assert set(ldmatrix_phases(lambda offset: library.hgemm_swizzle(0, offset), row_bytes)) == {passes}
 
 
-def test_staging_c_has_no_bank_conflicts(library: ctypes.CDLL) -> None:
-    """The epilogue's rows of 64 bytes: each lane writes two elements of a fragment, then reads one chunk of a row."""
-    for fragment in range(4):
-        written = [library.hgemm_swizzle(64, lane // 4 * 64 + fragment * 16 + lane % 4 * 4) for lane in range(32)]
-        assert wavefronts(written, 4) == 1
+@pytest.mark.parametrize("row_bytes", [64, 128])
+def test_staging_c_has_no_bank_conflicts(library: ctypes.CDLL, row_bytes: int) -> None:
+    """The epilogues' rows of 32 or 64 columns: each lane writes two elements of a fragment, and reads one chunk."""
+    chunks = row_bytes // CHUNK_BYTES
+    for fragment in range(chunks):
+        places = [lane // 4 * row_bytes + fragment * CHUNK_BYTES + lane % 4 * 4 for lane in range(32)]
+        assert wavefronts([library.hgemm_swizzle(row_bytes, place) for place in places], 4) == 1
     for first_lane in range(0, 32, 8):  # 16-byte reads go by quarters of a warp
         lanes = range(first_lane, first_lane + 8)
-        assert wavefronts([library.hgemm_swizzle(64, lane // 4 * 64 + lane % 4 * 16) for lane in lanes], 16) == 1
+        places = [lane // chunks * row_bytes + lane % chunks * CHUNK_BYTES for lane in lanes]
+        assert wavefronts([library.hgemm_swizzle(row_bytes, place) for place in places], CHUNK_BYTES) == 1
 
 
 def raster(library: ctypes.CDLL, index: int, tiles_m: int, tiles_n: int) -> tuple[int, int]:

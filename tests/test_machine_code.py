@@ -82,6 +82,28 @@ def test_kernels_hold_the_instructions_they_claim(dtype: str, arch: str) -> None
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
+@TMA_UNITS
+def test_c_is_stored_by_tma_where_the_name_says_so(unit: Unit, arch: str) -> None:
+    for name, code in machine_code(unit, arch).items():
+        kernel = FAMILIES["tma"].configs[FAMILIES["tma"].index(name)]
+        boxes = kernel.config.warp_m // kernel.staged_rows if kernel.staged_rows else 0
+        assert (boxes > 0) == ("store-tma" in name)
+        instructions = instructions_of(code)
+        stores = [n for n, text in enumerate(instructions) if "UTMASTG.3D" in text]
+        assert len(stores) == boxes, name
+        if not stores:
+            continue
+        # Of each box: the warp's writes are made known to the copy engine, one lane is elected, the store's group ends.
+        fences = [n for n, text in enumerate(instructions) if "FENCE.VIEW.ASYNC" in text]
+        for store, fence in zip(stores, fences[1:], strict=True):  # the first is that of the mbarriers
+            assert any("ELECT" in text for text in instructions[fence:store]), name
+            assert any("UTMACMDFLUSH" in text for text in instructions[store : store + 4]), name
+        # Before each box is staged, and before the block ends.
+        waits = [n for n, text in enumerate(instructions) if "DEPBAR.LE SB0, 0x0" in text]
+        assert len(waits) == boxes + 1, name
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_tma_is_issued_without_a_loop_over_lanes_or_a_call(arch: str) -> None:
     """What the compiler adds where it cannot see that one lane issues, or that the block owns the destination."""
     for layout in LAYOUTS:

@@ -30,6 +30,7 @@ from hgemm.cuda_kernels.emulator import (
     mutants_cp_async,
     mutants_parts,
     mutants_shared,
+    mutants_store,
     mutants_tail,
     mutants_tma,
     mutants_tma_rotating,
@@ -44,6 +45,7 @@ MUTANTS = (
     *mutants_tma_rotating.MUTANTS,
     *mutants_parts.MUTANTS,
     *mutants_tail.MUTANTS,
+    *mutants_store.MUTANTS,
     *mutants_shared.MUTANTS,
 )
 SCHEDULES = ("eager", "lazy", "lazy,reversed", "random,seed=1", "random,seed=2")
@@ -122,7 +124,8 @@ def multiply(library: EmulatedLibrary, mutant: Mutant, schedule: str) -> tuple[t
     M, N, K = mutant.shape
     random = np.random.default_rng(7)
     a = aligned(random.integers(-4, 5, (mutant.batch, M, K)).astype(np.float16))
-    b = aligned(random.integers(-4, 5, (mutant.batch, K, N)).astype(np.float16))
+    b_row = (N + 7) // 8 * 8
+    b = aligned(random.integers(-4, 5, (mutant.batch, K, b_row)).astype(np.float16))[..., :N]
     expected = np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.float16)
     if mutant.order_matters:
         # 1 + 2^24 is rounded to 2^24, so that only the sum in this order, or with the first two exchanged, is 3.
@@ -132,9 +135,9 @@ def multiply(library: EmulatedLibrary, mutant: Mutant, schedule: str) -> tuple[t
     row = (N + 15) // 8 * 8 if mutant.aligned_rows else N
     c = aligned(np.full((mutant.batch, M, row), np.nan, np.float16))[..., :N]
     problem = HgemmProblem(a.ctypes.data, b.ctypes.data, c.ctypes.data, M, N, K, mutant.batch)
-    problem.a_row_stride, problem.b_row_stride, problem.c_row_stride = K, N, row
+    problem.a_row_stride, problem.b_row_stride, problem.c_row_stride = K, b_row, row
     problem.a_column_stride = problem.b_column_stride = problem.c_column_stride = 1
-    problem.a_batch_stride, problem.b_batch_stride, problem.c_batch_stride = M * K, K * N, M * row
+    problem.a_batch_stride, problem.b_batch_stride, problem.c_batch_stride = M * K, K * b_row, M * row
     memories = []
     for name, matrix in (("a", a), ("b", b), ("c", c)):
         (batch, rows, columns), strides = matrix.shape, [stride // 2 for stride in matrix.strides]

@@ -35,7 +35,7 @@ MUTANTS = (
         "c-warps-share-staging",
         "all warps stage C in one place",
         "epilogue.cuh",
-        "shared + warp * WARP_BYTES",
+        "shared + warp * Staged::BYTES",
         "shared",
         ("race",),
     ),

@@ -21,8 +21,14 @@ uint32_t warp_index(Site site) {
 
 bool elect_one(Site site) {
   const CallingThread me(Operation::elect_one, site);
-  me.together(nullptr, [](void* const*) {});
-  return me.lane.index == static_cast<uint32_t>(std::countr_zero(me.warp.present));
+  // Decided while all are there: whoever runs on and ends would leave it to the next.
+  uint32_t elected = 0;
+  me.together(&elected, [&](void* const* lanes) {
+    const uint32_t first = static_cast<uint32_t>(std::countr_zero(me.warp.present));
+    for (uint32_t i = first; i < LANES; ++i)
+      if (me.warp.present >> i & 1) *static_cast<uint32_t*>(lanes[i]) = first;
+  });
+  return me.lane.index == elected;
 }
 
 void trap(Site site) {

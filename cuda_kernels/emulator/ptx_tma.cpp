@@ -58,7 +58,7 @@ void fence_proxy_async(Site site) {
     const uint32_t agent = me.block.warps[barrier.initialiser_warp].agent;
     if (barrier.initialised_in <= warp.knows.async[agent]) barrier.fenced = true;
   }
-  warp.begin_epoch();
+  warp.begin_epoch_of_fence();
 }
 
 void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map, uint32_t barrier_address, int column, int row,

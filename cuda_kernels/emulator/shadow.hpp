@@ -132,15 +132,20 @@ class SharedMemory {
   uint32_t unit(uint32_t address) const { return (address - base_) / UNIT; }
   uint32_t address_of(uint32_t unit) const { return base_ + unit * UNIT; }
 
-  // The latest read of a unit by a warp: its epoch, and the lane, or ALL_LANES for several of them.
+  // The latest read of a unit by a warp: its epoch, and the lane, or ALL_LANES for several of them since they were last
+  // together.
   static uint32_t read_mark(uint32_t epoch, uint32_t lane) { return epoch << 6 | lane; }
   uint32_t* reads_of(uint32_t warp) { return reads_.data() + size_t{warp} * units_; }
+
+  // Whether another lane has read since the lanes were last together.
+  static bool by_other_lane(uint32_t read, const Warp& warp, uint32_t lane) {
+    return read >> 6 >= warp.lanes_apart_since && read % 64 != lane;
+  }
 
   void record_read(const Warp& warp, uint32_t lane, uint32_t first, uint32_t last) {
     uint32_t* reads = reads_of(warp.index);
     const uint32_t mark = read_mark(warp.epoch(), lane), several = read_mark(warp.epoch(), ALL_LANES);
-    for (uint32_t i = first; i <= last; ++i)
-      reads[i] = reads[i] >> 6 == warp.epoch() && reads[i] != mark ? several : mark;
+    for (uint32_t i = first; i <= last; ++i) reads[i] = by_other_lane(reads[i], warp, lane) ? several : mark;
   }
 
   Stamp stamp_of(const Access& access, State state) const {
@@ -164,9 +169,8 @@ class SharedMemory {
 
   // Whether the writer of a unit has been synchronised with, as seen by one lane.
   static bool ordered(const Stamp& writer, const Access& access) {
-    const uint32_t known = access.warp.knows.generic[writer.agent];
-    if (writer.agent != access.warp.agent) return writer.epoch <= known;
-    return writer.epoch < known || (writer.lane == access.lane && writer.lane != ALL_LANES);
+    if (writer.agent != access.warp.agent) return writer.epoch <= access.warp.knows.generic[writer.agent];
+    return writer.epoch < access.warp.lanes_apart_since || (writer.lane == access.lane && writer.lane != ALL_LANES);
   }
 
   bool is_warp(uint32_t agent) const { return agent - first_agent_ < warps_; }
@@ -200,7 +204,7 @@ class SharedMemory {
       const uint32_t* reads = reads_of(warp);
       if (warp == access.warp.index) {
         for (uint32_t i = first; i <= last; ++i)
-          if (reads[i] >> 6 == access.warp.epoch() && reads[i] != read_mark(access.warp.epoch(), access.lane)) {
+          if (by_other_lane(reads[i], access.warp, access.lane)) {
             report_reader(access, i, warp);
             break;
           }

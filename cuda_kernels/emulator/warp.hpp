@@ -89,12 +89,16 @@ struct Warp {
   Site barrier_site;
 
   Knowledge knows;
+  uint32_t lanes_apart_since = 0;  // epoch from which on the lanes are told apart: they have not synchronised since
   RegisterLoads register_loads;
 
   uint32_t epoch() const { return knows.generic[agent]; }
 
   // From here on nothing that this warp does is covered by what it has passed on so far.
-  void begin_epoch() { ++knows.generic[agent]; }
+  void begin_epoch() { lanes_apart_since = ++knows.generic[agent]; }
+
+  // The same behind a fence, which orders nothing between lanes.
+  void begin_epoch_of_fence() { ++knows.generic[agent]; }
 
   // Takes in what a synchronisation object passes on. Its own epoch a warp knows best.
   void learn(const Knowledge& news) {
