@@ -148,7 +148,7 @@ def test_it_is_neither_interpreted_nor_for_every_triton(monkeypatch: pytest.Monk
     def lacking(module: str) -> None:
         raise ImportError("cannot import name 'mma_v2'")
 
-    assert adapter._gluon_missing() is None
+    assert adapter._gluon_missing(GLUON.module) is None
     monkeypatch.setattr(adapter, "_compiled", lacking)
     adapter._gluon_missing.cache_clear()
     reason = adapter.unavailable(GLUON, "cuda") or ""

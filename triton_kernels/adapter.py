@@ -21,6 +21,7 @@ from hgemm.devices import Rates
 from hgemm.problem import DTYPES, Problem, UnsupportedProblem, batch_rule, vector_rule
 from hgemm.triton_kernels import configs, interpreter
 from hgemm.triton_kernels.configs import GLUON, MMA_SYNC, POINTER, TMA, Family
+from hgemm.triton_kernels.specialized_configs import FLAG, is_specialized
 
 OLDEST_TRITON = (3, 6)
 REGISTERS = 65_536  # of a multiprocessor
@@ -37,7 +38,7 @@ def backends() -> list[Backend]:
         ),
         _backend(
             TMA,
-            idea="tensor descriptors made on the device, loaded and stored by TMA: the twin of cuda_tma",
+            idea="tensor descriptors, loaded and stored by TMA: the twin of cuda_tma; also with specialised warps",
             rule=vector_rule,
             row_invariant=False,
         ),
@@ -64,7 +65,7 @@ def unavailable(family: Family, device_type: str) -> str | None:
         if family.interpreted is None:
             return "Triton has no interpreter for Gluon; use a CUDA device, or the backend triton on CPU tensors"
         return interpreter.defect(family.module, family.interpreted)
-    if family is GLUON and (reason := _gluon_missing()):
+    if family is GLUON and (reason := _gluon_missing(GLUON.module)):
         return reason
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA; install a CUDA build of torch"
@@ -84,9 +85,9 @@ def accepts(family: Family, rule: Callable[[Problem], str | None], problem: Prob
     if broken := rule(problem):
         return broken
     if problem.device.type == "cpu":
-        return None
+        return _specialized_rule(config, None)
     device = _device(problem)
-    if broken := _capability_rule(family, device):
+    if broken := _capability_rule(family, device) or _specialized_rule(config, device):
         return broken
     name = config or choose(family, problem)
     layout = arrange_operands(problem.a, problem.b, problem.out, 1).a_layout
@@ -114,11 +115,11 @@ def default_config(family: Family, device: Rates, size: Size) -> str:
 
 def kernels(family: Family, device: Rates, size: Size) -> tuple[Kernel, ...]:
     """What the cost model weighs: the configurations meant for such a device. For batches no program is persistent:
-    each batch has descriptors of its own, so that the pipeline would not run on from one tile into the next."""
+    each batch has descriptors of its own, so that the pipeline would not run on from one tile into the next; nor is one
+    specialised, which would be launched for each matrix. Where those cannot be had, they are left out too."""
     found = _kernels(family.name, device.capability)
-    if size.batch == 1:
-        return found
-    return tuple(kernel for kernel in found if kernel.config and "persistent" not in kernel.config.flags)
+    left_out = {"persistent", FLAG} if size.batch > 1 else {FLAG} if _specialized_missing() else set()
+    return tuple(kernel for kernel in found if kernel.config and left_out.isdisjoint(kernel.config.flags))
 
 
 @functools.cache
@@ -135,7 +136,7 @@ def _kernels(family: str, capability: tuple[int, int]) -> tuple[Kernel, ...]:
 def _resident(family: str, config: Config, capability: tuple[int, int]) -> int:
     """Programs that a multiprocessor has registers for. They hold the sums, some 30 more and, unless wgmma reads them
     in shared memory, fragments of the operands: within 10% of what configs.py says of those that have many."""
-    if "persistent" in config.flags:
+    if "persistent" in config.flags or FLAG in config.flags:
         return 1
     registers = config.warp_m * config.warp_n // THREADS_PER_WARP + 30
     if cost.instruction(family, config, capability) == "mma.sync":
@@ -152,14 +153,17 @@ def run(family: Family, a: Tensor, b: Tensor, out: Tensor, config: str | None) -
         config = choose(family, Problem.from_tensors(a, b, out))
     device = a.device
     if device.type == "cpu":
+        if broken := _specialized_rule(config, None):
+            raise UnsupportedProblem(f"backend {family.name!r} cannot compute this product: {broken}")
         interpreter.launch(family.module, a, b, out, config)
         return
+    module, _ = family.source(config)
     with interpreter.language_lock, _refusals(family, config, device):  # a launch may have to compile
         if device.index == torch.cuda.current_device():
-            _compiled(family.module).launch(a, b, out, config)
+            _compiled(module).launch(a, b, out, config)
         else:
             with torch.cuda.device(device):
-                _compiled(family.module).launch(a, b, out, config)
+                _compiled(module).launch(a, b, out, config)
 
 
 def bind_at(family: Family, problem: Problem, config: str | None) -> LaunchAt | None:
@@ -169,8 +173,9 @@ def bind_at(family: Family, problem: Problem, config: str | None) -> LaunchAt | 
     if device.type == "cpu":
         return None
     config = config or choose(family, problem)
+    module, _ = family.source(config)
     with interpreter.language_lock, _refusals(family, config, device), torch.cuda.device(device):
-        launch_at = _compiled(family.module).bind(problem, config)
+        launch_at = _compiled(module).bind(problem, config)
     if launch_at is None:
         return None
     current_device, index = torch._C._cuda_getDevice, device.index
@@ -236,12 +241,12 @@ def _triton_missing() -> str | None:
 
 
 @functools.cache
-def _gluon_missing() -> str | None:
-    """Why this Triton's Gluon is not the one that the kernel is written in: it is experimental, and parts change."""
+def _gluon_missing(module: str) -> str | None:
+    """Why this Triton's Gluon is not the one that a kernel is written in: it is experimental, and parts change."""
     import triton
 
     try:
-        _compiled(GLUON.module)
+        _compiled(module)
     except (ImportError, AttributeError) as error:
         return (
             f"Triton {triton.__version__} lacks a part of Gluon that it uses ({error}); it is known to work with "
@@ -283,6 +288,25 @@ def _capability_rule(family: Family, device: Any) -> str | None:
     return (
         f"{family.name} needs compute capability {needed} or newer, and {device.name} has {device.major}.{device.minor}"
     )
+
+
+def _specialized_rule(config: str | None, device: Any) -> str | None:
+    """Why a specialised configuration is not for ``device``, None being the CPU; None if it is, or is none of them."""
+    if config is None or not is_specialized(config):
+        return None
+    if device is None:
+        return f"configuration {config} is written in Gluon, which Triton does not interpret; leave config out"
+    if _capability(device) != (9, 0):
+        return (
+            f"configuration {config} multiplies with wgmma, which is for compute capability 9.0, and {device.name} has "
+            f"{device.major}.{device.minor}; leave config out"
+        )
+    return _specialized_missing()
+
+
+@functools.cache
+def _specialized_missing() -> str | None:
+    return _triton_missing() or _gluon_missing("specialized")
 
 
 def _shared_memory_rule(config: str, needed: int, device: str, limit: int) -> str:

@@ -17,6 +17,7 @@ from hgemm.problem import VECTOR_BYTES, VECTOR_ELEMENTS
 from hgemm.triton_kernels.configs import Family, launch_options, ring_options
 from hgemm.triton_kernels.interpreter import language_lock
 from hgemm.triton_kernels.launcher import compiler_environment
+from hgemm.triton_kernels.specialized_configs import blocks, is_specialized, specialized_options
 
 DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 POINTERS = ("a", "b", "c")
@@ -60,12 +61,15 @@ def compile_ahead(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    kernel = getattr(importlib.import_module(f"hgemm.triton_kernels.{family.module}"), family.kernel)
+    module, function = family.source(config)
+    kernel = getattr(importlib.import_module(f"hgemm.triton_kernels.{module}"), function)
     if not isinstance(kernel, triton.JITFunction):
         raise RuntimeError("TRITON_INTERPRET was set when Triton was loaded: unset it and start again to compile")
     if kernel.is_gluon():
         from triton.experimental.gluon._runtime import GluonASTSource as ASTSource
-    options = (ring_options if kernel.is_gluon() else launch_options)(config)
+    specialized = is_specialized(config)
+    options_of = specialized_options if specialized else ring_options if kernel.is_gluon() else launch_options
+    options = options_of(config)
     known = {
         "PERSISTENT": False,
         "PARTS": 1,
@@ -75,18 +79,21 @@ def compile_ahead(
         "A_LAYOUT": layout[0],
         "B_LAYOUT": layout[1],
         **options,
+        **({} if options.get("SHARED") else {"sums": None}),
     }
     constants = {name: value for name, value in known.items() if name in kernel.arg_names}
     signature = {
         **dict.fromkeys(kernel.arg_names, "i32"),
         **dict.fromkeys(wide, "i64"),
-        **dict.fromkeys(POINTERS, f"*{DTYPE_NAMES[dtype]}"),
+        **(_descriptors(config, layout, dtype) if specialized else dict.fromkeys(POINTERS, f"*{DTYPE_NAMES[dtype]}")),
         **({"c": "*fp32"} if options.get("PARTS", 1) > 1 else {}),
+        **({"sums": "*fp32"} if options.get("SHARED") else {}),
         **dict.fromkeys(constants, "constexpr"),
     }
     # A launch finds out by itself that an address is a multiple of 16; a compilation has to be told.
     divisible = [["tt.divisibility", VECTOR_BYTES]]
-    attributes = {(kernel.arg_names.index(name),): divisible for name in POINTERS} if aligned else {}
+    pointers = [name for name in (*POINTERS, "sums") if str(signature.get(name)).startswith("*")]
+    attributes = {(kernel.arg_names.index(name),): divisible for name in pointers} if aligned else {}
     with language_lock, compiler_environment(family.environment):
         compiled = triton.compile(
             ASTSource(kernel, signature, constants, attributes),
@@ -103,6 +110,16 @@ def compile_ahead(
         spill_loads=len(re.findall(r"\bLDL\b", sass)),
         threads=THREADS_PER_WARP * compiled.metadata.num_warps,
     )
+
+
+def _descriptors(config: str, layout: str, dtype: torch.dtype) -> dict[str, str]:
+    """The types of the descriptors that a specialised kernel is given, by argument."""
+    from hgemm.triton_kernels.host_descriptors import SWIZZLED
+
+    return {
+        f"{name}_matrix": f"tensordesc<{DTYPE_NAMES[dtype]}[{rows}, {columns}],{SWIZZLED!r}>"
+        for name, (rows, columns) in zip(POINTERS, blocks(config, *layout), strict=True)
+    }
 
 
 def disassemble(cubin: bytes) -> tuple[dict[str, int], str]:

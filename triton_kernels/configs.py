@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hgemm.config import Config
+from hgemm.triton_kernels.specialized_configs import SPECIALIZED, is_specialized
 
 # Rows of tiles that are walked together, see tile_order.grouped_tile. The 132 programs that an H200 runs at once, one a
 # multiprocessor, then read 8 rows and 17 columns of tiles; the fewest possible would be 2 sqrt(132) = 23 together.
@@ -65,13 +66,17 @@ class Family:
                 return entry
         raise KeyError(name)
 
+    def source(self, name: str) -> tuple[str, str]:
+        """The module and the kernel of the configuration ``name``."""
+        return ("specialized", "matmul_specialized") if is_specialized(name) else (self.module, self.kernel)
+
     def shared_bytes(self, name: str, target: int, a_layout: str) -> int:
         """Bytes of shared memory a block of the configuration ``name``, for A of the layout "n" or "t".
 
         Each buffer has a barrier of 8 bytes; those of a column-major A are apart from those of B, on 16 bytes.
         """
         entry = self.find(name)
-        if a_layout == "n" or target not in self.barriers:
+        if a_layout == "n" or target not in self.barriers or is_specialized(name):
             return entry.shared_bytes[target]
         buffers = entry.config.stages + (-1 if entry.config.tile_m < FEWEST_ROWS else self.barriers[target])
         return entry.shared_bytes[target] + -(-8 * buffers // 16) * 16
@@ -157,6 +162,8 @@ TMA = Family(
         _entry("128x128x64_s4_w64x32_split8", (90, 100, 120), sm_90=131_104, sm_100=131_120, sm_120=98_328),
         _entry("64x64x64_s4_w32x32_split4", (90, 100, 120), sm_90=65_568, sm_100=65_584, sm_120=49_176),
         *SKINNY,
+        # What Hopper alone has.
+        *(_entry(name, (90,), sm_90=count) for name, count in SPECIALIZED.items()),
     ),
     # Each step costs the interpreter about the same whatever its size, so a large tile is the quick one.
     interpreted="128x128x64_s3_w64x32",

@@ -1,0 +1,69 @@
+"""The specialised kernel compiled for sm_90 and launched on a driver that only records: by Triton's own path, once."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_triton_launcher import RECORD, STREAM, compilations, hopper
+
+from hgemm.triton_kernels import host_descriptors, shared_tiles, specialized
+from hgemm.triton_kernels.launcher import Launcher
+
+LARGEST = "128x256x64_s4_w64x64_specialized_tail"
+__all__ = ["compilations", "hopper"]  # fixtures
+
+
+@pytest.fixture(autouse=True)
+def fresh(hopper: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr(shared_tiles, "_launcher", Launcher(shared_tiles.add_shared_tiles))
+    host_descriptors._plan.cache_clear()
+    kernels = specialized.matmul_specialized, shared_tiles.add_shared_tiles
+    for kernel in kernels:
+        kernel.device_caches.clear()
+    yield
+    # What was loaded on the recording driver is unloaded there.
+    for kernel in kernels:
+        kernel.device_caches.clear()
+    host_descriptors._plan.cache_clear()
+    gc.collect()
+
+
+def test_what_is_compiled_once_is_launched_with_new_tensors(compilations: list[str]) -> None:
+    outs = []
+    for _ in range(3):
+        a, b = torch.zeros(200, 4096, dtype=torch.bfloat16), torch.zeros(264, 4096, dtype=torch.bfloat16).t()
+        outs.append(torch.zeros(200, 264, dtype=torch.bfloat16))
+        specialized.launch(a, b, outs[-1], LARGEST)
+    names = [RECORD.kernels[launch.function].name for launch in RECORD.launches]
+    assert names == ["matmul_specialized", "add_shared_tiles"] * 3
+    assert len(compilations) == 2
+    (first, added), *_ = zip(RECORD.launches[::2], RECORD.launches[1::2], strict=True)
+    assert first.stream == added.stream == STREAM
+    assert first.scratch is None  # no descriptor is made on the device
+    # 4 tiles in 8 parts of 8 steps of K; 4 tiles of 128 rows, 16 of them a program.
+    assert first.grid == (32, 1, 1)
+    assert added.grid == (32, 1, 1)
+    descriptors, sums, numbers = first.arguments[:3], first.arguments[3], first.arguments[4:9]
+    assert [d.shape for d in descriptors] == [[200, 4096], [264, 4096], [200, 264]]
+    assert [d.base for d in descriptors] == [None] * 3  # no tensor is kept alive
+    assert sums.shape == (32, 128, 256)
+    assert numbers == (200, 264, 4096, 0, 8)
+    assert set(first.arguments[9:]) == {None}
+    assert added.arguments[0] is sums
+    assert [launch.arguments[1] for launch in RECORD.launches[1::2]] == outs
+    code = b"".join(kernel.code for kernel in RECORD.kernels)
+    assert b"matmul_specialized" in code
+
+
+def test_a_whole_wave_needs_no_second_kernel(compilations: list[str]) -> None:
+    a, b = torch.zeros(128, 64, dtype=torch.float16), torch.zeros(64, 256, dtype=torch.float16)
+    for config in (LARGEST, LARGEST.removesuffix("_tail")):
+        specialized.launch(a, b, torch.zeros(128, 256, dtype=torch.float16), config)
+    assert [RECORD.kernels[launch.function].name for launch in RECORD.launches] == ["matmul_specialized"] * 2
+    assert [launch.arguments[7:9] for launch in RECORD.launches] == [(1, 1)] * 2
+    assert [launch.arguments[3] is None for launch in RECORD.launches] == [False, True]

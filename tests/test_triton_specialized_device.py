@@ -1,0 +1,74 @@
+"""The specialised kernel on Hopper: every length of its ring, several tiles a block, shared tiles; again and again."""
+
+import pytest
+import torch
+
+from hgemm.backends import Backend, get
+from hgemm.problem import LAYOUTS, Problem
+from hgemm.reference import exact_integers
+from hgemm.triton_kernels.configs import TMA
+from hgemm.triton_kernels.specialized_configs import SPECIALIZED
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(params=SPECIALIZED)
+def config(request: pytest.FixtureRequest) -> str:
+    record = get("triton")
+    if reason := record.unavailable("cuda"):
+        pytest.skip(reason)
+    a = torch.empty(8, 8, dtype=torch.bfloat16, device="cuda")
+    if reason := record.accepts(Problem.from_tensors(a, a, a), request.param):
+        pytest.skip(reason)
+    return request.param
+
+
+@pytest.fixture
+def record() -> Backend:
+    return get("triton")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_length_of_the_ring_is_exact_each_time(record: Backend, config: str, layout: str) -> None:
+    tile = TMA.find(config).config
+    ring = tile.stages * tile.tile_k
+    generator = torch.Generator("cuda").manual_seed(3)
+    for K in (8, tile.tile_k, tile.tile_k + 8, ring - 8, ring, ring + 8, 2 * ring, 9 * ring + 8):
+        a, b, expected = exact_integers(520, 776, K, torch.bfloat16, "cuda", generator)
+        a = a.t().contiguous().t() if layout[0] == "t" else a
+        b = b.t().contiguous().t() if layout[1] == "t" else b
+        for _ in range(20):
+            out = torch.full_like(expected, torch.nan)
+            record.run(a, b, out, config)
+            assert torch.equal(out, expected), K
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_blocks_with_several_tiles_and_a_last_wave(record: Backend, config: str, dtype: torch.dtype) -> None:
+    programs = torch.cuda.get_device_properties(0).multi_processor_count
+    tile = TMA.find(config).config
+    # Two waves and a half, and ragged edges.
+    M, N, K = 10 * tile.tile_m - 3, (programs // 4) * tile.tile_n - 8, 2048
+    generator = torch.Generator("cuda").manual_seed(4)
+    a, b, expected = exact_integers(M, N, K, dtype, "cuda", generator)
+    room = torch.full((M + 1, N + 8), torch.nan, dtype=dtype, device="cuda")
+    for _ in range(5):
+        out = room[:M, :N]
+        record.run(a, b, out.fill_(torch.nan), config)
+        assert torch.equal(out, expected)
+        assert room[M:].isnan().all()
+        assert room[:, N:].isnan().all()
+
+
+def test_parts_are_added_to_the_same_bits_each_time(record: Backend, config: str) -> None:
+    generator = torch.Generator("cuda").manual_seed(5)
+    a = torch.randn(300, 8192, generator=generator, device="cuda").bfloat16()
+    b = torch.randn(8192, 1032, generator=generator, device="cuda").bfloat16()
+    first = torch.empty(300, 1032, dtype=torch.bfloat16, device="cuda")
+    record.run(a, b, first, config)
+    exact = a.double() @ b.double()
+    assert (first.double() - exact).abs().max() <= 2.0**-8 * exact.abs().max()
+    for _ in range(20):
+        again = torch.full_like(first, torch.nan)
+        record.run(a, b, again, config)
+        assert torch.equal(again, first)

@@ -1,0 +1,276 @@
+"""C = A B on Hopper with warps that have different work: one copies tiles, one or two warpgroups multiply them.
+
+  the copying warp                         a multiplying warpgroup, with rows (or columns) of the tile of its own
+  for each item of work of the block:      for each item of work of the block:
+    for each step of K:                      for each step of K:
+      wait until the stage is free             wait until the stage is filled
+      copy tiles of A and B into it by TMA     start the wgmma that read it; wait for those of the step before
+                                               give the stage of the step before back
+                                             round the sums and store them by TMA, some columns at a time
+
+The copying warp has few registers, so that the others can have more (setmaxnreg), and runs ahead over the ends of
+items: while one tile of C is stored, the ring fills for the next one. The grid is persistent.
+
+An item is a tile of C, or with ``SHARED`` one part of K of a tile; see ``shared_tiles``.
+
+Constraints: compute capability 9.0; one matrix, not a batch; else those of ``tma.py``. The descriptors are made on the
+host and arrive as arguments, so that no block waits for descriptors of its own.
+"""
+
+# Triton would take the annotation of an argument for the type to compile it for.
+# mypy: disable-error-code="no-untyped-def"
+
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.language.core import _aggregate as aggregate
+from triton.language.extra.cuda import gdc_launch_dependents
+
+from hgemm.problem import Problem
+from hgemm.triton_kernels import host_descriptors, shared_tiles, tile_order
+
+# Gluon calls functions of its own alone; these are the same text.
+grouped_tile = gluon.jit(tile_order.grouped_tile.fn)
+tile_count = gluon.jit(tile_order.tile_count.fn)
+item_of = gluon.jit(shared_tiles.item_of.fn)
+
+# Under their names in Triton 3.9, else in 3.6 and 3.7.
+async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+
+
+@aggregate
+class Work:
+    """What all warps of a block know: the ring and how full it is, the tiles of C and the steps of K, and what a tile
+    is. The first ``whole`` tiles are an item each, the others ``parts`` items."""
+
+    a_ring: gl.shared_memory_descriptor
+    b_ring: gl.shared_memory_descriptor
+    filled: gl.shared_memory_descriptor  # an mbarrier a stage: its tiles have arrived
+    freed: gl.shared_memory_descriptor  # and: all warpgroups have read them
+    tiles_m: gl.tensor
+    tiles_n: gl.tensor
+    steps: gl.tensor
+    whole: gl.tensor
+    parts: gl.tensor
+    A_LAYOUT: gl.constexpr
+    B_LAYOUT: gl.constexpr
+    BLOCK_M: gl.constexpr
+    BLOCK_N: gl.constexpr
+    BLOCK_K: gl.constexpr
+    GROUP_M: gl.constexpr
+    STAGES: gl.constexpr
+
+    @gluon.constexpr_function
+    def __init__(self, ring, numbers, a_layout, b_layout, shape):
+        self.a_ring, self.b_ring, self.filled, self.freed = ring
+        self.tiles_m, self.tiles_n, self.steps, self.whole, self.parts = numbers
+        self.A_LAYOUT, self.B_LAYOUT = gl.constexpr(a_layout), gl.constexpr(b_layout)
+        self.BLOCK_M, self.BLOCK_N, self.BLOCK_K, self.GROUP_M, self.STAGES = (gl.constexpr(size) for size in shape)
+
+    @gluon.jit
+    def items(self):
+        return self.whole + (self.tiles_m * self.tiles_n - self.whole) * self.parts
+
+    @gluon.jit
+    def item(self, item):
+        """The first row and column of C of an item, its place in the workspace, its first step of K and how many."""
+        tiles = self.tiles_m * self.tiles_n
+        tile, place, first, count = item_of(item, self.whole, tiles, self.parts, self.steps)
+        tile_m, tile_n = grouped_tile(tile, self.tiles_m, self.tiles_n, self.GROUP_M)
+        return tile_m * self.BLOCK_M, tile_n * self.BLOCK_N, place, first, count
+
+
+@gluon.jit(do_not_specialize=("M", "N", "K", "whole", "parts"))
+def matmul_specialized(
+    a_matrix,  # descriptors of what is stored: M x K, or K x M if A_LAYOUT is "t"
+    b_matrix,
+    c_matrix,
+    sums,  # fp32, see shared_tiles; None if not SHARED
+    M,
+    N,
+    K,
+    whole,
+    parts,
+    A_LAYOUT: gl.constexpr,
+    B_LAYOUT: gl.constexpr,
+    BLOCK_M: gl.constexpr,
+    BLOCK_N: gl.constexpr,
+    BLOCK_K: gl.constexpr,
+    GROUP_M: gl.constexpr,
+    STAGES: gl.constexpr,
+    DOWN: gl.constexpr,  # warpgroups that multiply: one above the other,
+    ACROSS: gl.constexpr,  # or one beside the other
+    C_BUFFERS: gl.constexpr,  # of each warpgroup
+    SHARED: gl.constexpr,
+    REGISTERS: gl.constexpr,  # of a multiplying thread
+    COPY_REGISTERS: gl.constexpr,
+):
+    if SHARED:
+        gdc_launch_dependents()  # the kernel that adds the parts waits for this one, and may be launched by now
+    groups: gl.constexpr = DOWN * ACROSS
+    a_ring = _allocate(a_matrix, STAGES)
+    b_ring = _allocate(b_matrix, STAGES)
+    c_ring = _allocate(c_matrix, groups * C_BUFFERS)
+    filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    freed = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(filled.index(stage), count=1)
+        mbarrier.init(freed.index(stage), count=groups)
+    work = Work(
+        (a_ring, b_ring, filled, freed),
+        (tile_count(M, BLOCK_M), tile_count(N, BLOCK_N), tile_count(K, BLOCK_K), whole, parts),
+        A_LAYOUT,
+        B_LAYOUT,
+        (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES),
+    )
+    if groups == 1:
+        gl.warp_specialize(
+            [
+                (_multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                (_copy, (work, a_matrix, b_matrix)),
+            ],
+            [1],
+            [COPY_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                (_multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                (_copy, (work, a_matrix, b_matrix)),
+            ],
+            [4, 1],
+            [REGISTERS, COPY_REGISTERS],
+        )
+
+
+@gluon.jit
+def _allocate(matrix, BUFFERS: gl.constexpr):
+    """Shared memory for as many tiles of a matrix, swizzled as its descriptor has it."""
+    shape: gl.constexpr = [BUFFERS] + matrix.block_shape  # noqa: RUF005
+    return gl.allocate_shared_memory(matrix.dtype, shape, matrix.layout)
+
+
+@gluon.jit
+def _copy(work, a_matrix, b_matrix):
+    """The copying warp: fills the ring with the tiles of all items of the block.
+
+    Outside of the matrices the copy engine fills in zeros, and counts the bytes of the whole tile either way.
+    """
+    stage = 0
+    phase = 1  # of an mbarrier without a completed phase, the one before the first counts as completed
+    for item in range(gl.program_id(0), work.items(), gl.num_programs(0)):
+        m, n, _, first, count = work.item(item)
+        for step in range(first, first + count):
+            k = step * work.BLOCK_K
+            mbarrier.wait(work.freed.index(stage), phase)
+            landed = work.filled.index(stage)
+            mbarrier.expect(landed, a_matrix.block_type.nbytes + b_matrix.block_type.nbytes)
+            async_load(a_matrix, [m, k] if work.A_LAYOUT == "n" else [k, m], landed, work.a_ring.index(stage))
+            async_load(b_matrix, [k, n] if work.B_LAYOUT == "n" else [n, k], landed, work.b_ring.index(stage))
+            stage += 1
+            if stage == work.STAGES:
+                stage = 0
+                phase ^= 1
+
+
+@gluon.jit
+def _multiply(
+    work,
+    c_ring,
+    c_matrix,
+    sums,
+    DOWN: gl.constexpr,
+    ACROSS: gl.constexpr,
+    C_BUFFERS: gl.constexpr,
+    SHARED: gl.constexpr,
+    GROUP: gl.constexpr,
+):
+    """A multiplying warpgroup, the first or the second: its part of the tile of C of all items of the block."""
+    rows: gl.constexpr = work.BLOCK_M // DOWN
+    columns: gl.constexpr = work.BLOCK_N // ACROSS
+    row: gl.constexpr = GROUP // ACROSS * rows
+    column: gl.constexpr = GROUP % ACROSS * columns
+    wgmma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16])
+    stage = 0
+    phase = 0
+    for item in range(gl.program_id(0), work.items(), gl.num_programs(0)):
+        m, n, place, _, count = work.item(item)
+        tile_sums = gl.full([rows, columns], 0, gl.float32, wgmma)
+        before = stage
+        for step in range(count):
+            a_tile = work.a_ring.index(stage)
+            b_tile = work.b_ring.index(stage)
+            if work.A_LAYOUT == "t":
+                a_tile = a_tile.permute([1, 0])
+            if work.B_LAYOUT == "t":
+                b_tile = b_tile.permute([1, 0])
+            if DOWN > 1:
+                a_tile = a_tile.slice(row, rows, dim=0)
+            if ACROSS > 1:
+                b_tile = b_tile.slice(column, columns, dim=1)
+            mbarrier.wait(work.filled.index(stage), phase)
+            tile_sums = warpgroup_mma(a_tile, b_tile, tile_sums, is_async=True)
+            tile_sums = warpgroup_mma_wait(1, deps=[tile_sums])
+            mbarrier.arrive(work.freed.index(before), pred=step > 0)
+            before = stage
+            stage += 1
+            if stage == work.STAGES:
+                stage = 0
+                phase ^= 1
+        tile_sums = warpgroup_mma_wait(0, deps=[tile_sums])
+        mbarrier.arrive(work.freed.index(before))
+        if SHARED and item >= work.whole:
+            part = sums + place.to(gl.int64) * (work.BLOCK_M * work.BLOCK_N)
+            down = row + gl.arange(0, rows, gl.SliceLayout(1, wgmma))
+            across = column + gl.arange(0, columns, gl.SliceLayout(0, wgmma))
+            gl.store(part + down[:, None] * work.BLOCK_N + across[None, :], tile_sums)
+        else:
+            _store(tile_sums, c_ring, c_matrix, m + row, n + column, GROUP, 0, C_BUFFERS)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def _multiply_first(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED):
+    _multiply(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED, 0)
+
+
+@gluon.jit
+def _multiply_second(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED):
+    _multiply(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED, 1)
+
+
+@gluon.jit
+def _store(tile_sums, c_ring, c_matrix, m, n, GROUP: gl.constexpr, FIRST_PIECE: gl.constexpr, C_BUFFERS: gl.constexpr):
+    """Rounds a tile and stores it at (m, n), halved until it is as wide as a buffer: the first piece in a warpgroup's
+    first buffer, and so on in turn."""
+    columns: gl.constexpr = c_matrix.block_shape[1]
+    if tile_sums.shape[1] == columns:
+        buffer = c_ring.index(GROUP * C_BUFFERS + FIRST_PIECE % C_BUFFERS)
+        tma.store_wait(C_BUFFERS - 1)  # the store before from this buffer has read it
+        buffer.store(tile_sums.to(c_matrix.dtype))
+        fence_async_shared()  # what was written is seen by TMA
+        async_store(c_matrix, [m, n], buffer)
+    else:
+        half: gl.constexpr = tile_sums.shape[1] // 2
+        left, right = tile_sums.reshape([tile_sums.shape[0], 2, half]).permute(0, 2, 1).split()
+        _store(left, c_ring, c_matrix, m, n, GROUP, FIRST_PIECE, C_BUFFERS)
+        _store(right, c_ring, c_matrix, m, n + half, GROUP, FIRST_PIECE + half // columns, C_BUFFERS)
+
+
+def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
+    """Writes ``a @ b`` into ``out``, as ``tma.launch`` does; of batches one matrix after the other."""
+    host_descriptors.launch(matmul_specialized, a, b, out, config)
+
+
+def bind(problem: Problem, config: str) -> None:
+    """No launch by address: Triton makes the descriptors from tensors."""
+    return

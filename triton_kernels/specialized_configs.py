@@ -1,0 +1,153 @@
+"""The configurations of ``specialized.py``, what they pass to it, and how it shares out its last wave. No Triton here.
+
+Their flag is ``specialized``: persistent, one warp that copies beside one or two warpgroups that multiply. A name's
+warps are the multiplying ones, four a warpgroup, and its stages are buffers. With ``tail`` the last wave is shared.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from hgemm.config import Config
+
+FLAG = "specialized"
+TARGET = 90
+
+# Bytes of shared memory a block, the same for all layouts: the ring, 16 KB in which each warpgroup stages C (half of it
+# for 128x64, of which a warpgroup has 64 columns), and two mbarriers a stage. One block a multiprocessor.
+SPECIALIZED = {
+    "128x256x64_s4_w64x64_specialized": 229_592,
+    "128x256x64_s4_w64x64_specialized_tail": 229_592,
+    "256x128x64_s4_w64x64_specialized": 229_592,
+    "256x128x64_s4_w64x64_specialized_tail": 229_592,
+    "128x128x64_s6_w64x32_specialized": 229_624,
+    "128x128x64_s6_w64x32_specialized_tail": 229_624,
+    # For 128 and 64 rows, where few tiles share out a long K and the time is that of reading B; of a column-major B the
+    # long steps read 256 bytes at a time.
+    "128x128x128_s3_w64x32_specialized_tail": 229_584,
+    "128x64x128_s4_w32x32_specialized_tail": 213_208,
+    "64x256x64_s5_w64x64_specialized_tail": 221_388,
+    "64x128x128_s4_w64x32_specialized_tail": 213_172,
+}
+
+# Of a thread. A multiplying one holds up to 128 sums, and what it has to address: with 240 for two warpgroups and 24
+# for that of the copying warp, which is the least there is, 504 of the 512 that 128 threads share are used.
+REGISTERS = 240
+COPY_REGISTERS = 24
+
+MOST_PARTS = 8
+
+# What sharing adds, in multiply-adds of one multiprocessor of an H200: the second kernel, 1 us by estimate, and for
+# each element of a part 8 bytes, written and read again, at a quarter of the operands' rate.
+SHARING_COST = 2**22
+SHARED_ELEMENT_COST = 512
+
+
+def is_specialized(name: str) -> bool:
+    """Whether the configuration ``name`` is one of these."""
+    return name in SPECIALIZED
+
+
+@functools.cache
+def specialized_options(name: str) -> dict[str, Any]:
+    """What the configuration ``name`` passes to the kernel; the result is shared: do not change it."""
+    from hgemm.triton_kernels.configs import GROUP_M
+
+    config = Config.parse(name)
+    groups = config.warps // 4
+    down = groups if config.tile_m > 64 else 1
+    return {
+        "BLOCK_M": config.tile_m,
+        "BLOCK_N": config.tile_n,
+        "BLOCK_K": config.tile_k,
+        # A wave of 132 tiles of 128x256 is then 2048 rows and 2112 columns of C; of 256x128 it is so with GROUP_M.
+        "GROUP_M": 2 * GROUP_M if config.tile_n > config.tile_m else GROUP_M,
+        "STAGES": config.stages,
+        "DOWN": down,
+        "ACROSS": groups // down,
+        # Pieces of C are 64 columns, the 128 bytes of a swizzled row: 8 KB for 64 rows, and two of them in turn.
+        "C_BUFFERS": 2 if config.tile_m // down == 64 and config.tile_n > 64 else 1,
+        "SHARED": "tail" in config.flags,
+        "REGISTERS": REGISTERS,
+        "COPY_REGISTERS": COPY_REGISTERS,
+        "num_warps": 4,
+        "enable_fp_fusion": True,  # see configs.launch_options
+    }
+
+
+@functools.cache
+def blocks(name: str, a_layout: str, b_layout: str) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    """Rows and columns of what one copy moves, of A, B and C as they are stored."""
+    o = specialized_options(name)
+    a, b = (o["BLOCK_M"], o["BLOCK_K"]), (o["BLOCK_K"], o["BLOCK_N"])
+    return (
+        a if a_layout == "n" else a[::-1],
+        b if b_layout == "n" else b[::-1],
+        (o["BLOCK_M"] // o["DOWN"], 64),
+    )
+
+
+# Multiply-adds that take as long as reading one row or column of a tile's operands, per step of K. An estimate: it puts
+# 128x128 tiles 9% and 64x64 tiles 45% behind 128x256.
+OPERAND_COST = 32
+
+# Multiply-adds of a whole H200 while its memory delivers one element of an operand: 989 TFLOPS, 4.8 TB/s. This and what
+# sharing costs decide how many parts a tile has, and so which bits its sums have: a change is one of results.
+READING_COST = 206
+
+
+def step_cost(tile_m: int, tile_n: int) -> int:
+    """What one step along K costs a tile: its multiply-adds, and the reading of its operands."""
+    return tile_m * tile_n + OPERAND_COST * (tile_m + tile_n)
+
+
+class Sharing(NamedTuple):
+    """``whole`` tiles of C that are an item of work each, and ``parts`` items, equal parts of K, for each of the
+    others."""
+
+    whole: int
+    parts: int
+
+    def items(self, tiles: int) -> int:
+        return self.whole + (tiles - self.whole) * self.parts
+
+    def steps(self, tiles: int, programs: int, steps: int) -> int:
+        """Steps of K that the busiest of ``programs`` programs does, for tiles of ``steps`` steps."""
+        rounds = -(-(tiles - self.whole) * self.parts // programs)
+        return -(-self.whole // programs) * steps + rounds * -(-steps // self.parts)
+
+    def cost(self, tiles: int, tile_elements: int, programs: int) -> float:
+        """What sharing adds, in multiply-adds of a multiprocessor."""
+        elements = (tiles - self.whole) * self.parts * tile_elements
+        return SHARING_COST + SHARED_ELEMENT_COST * elements / programs if self.parts > 1 else 0
+
+
+@functools.lru_cache(maxsize=4096)
+def share(tiles: int, programs: int, steps: int, step_cost: int, tile_elements: int, least: float = 0) -> Sharing:
+    """How the last wave of ``tiles`` tiles over ``programs`` programs is best shared out, if at all.
+
+    ``step_cost``: multiply-adds of a tile's step of K, or what takes as long. ``least``: what the product costs at
+    least, however its tiles are shared out, since A and B have to be read. Of equals the fewest parts.
+    """
+    left = tiles % programs
+    candidates = [
+        Sharing(tiles, 1),
+        *(Sharing(tiles - left, parts) for parts in range(2, min(MOST_PARTS, steps) + 1) if left),
+    ]
+
+    def cost(sharing: Sharing) -> float:
+        waves = sharing.steps(tiles, programs, steps) * step_cost
+        return max(waves, least) + sharing.cost(tiles, tile_elements, programs)
+
+    return min(candidates, key=cost)
+
+
+def sharing_of(config: Config, multiprocessors: int, M: int, N: int, K: int) -> Sharing:
+    """How the kernel shares out the tiles of an M x N product over K, if ``config`` is one that shares them."""
+    tiles, steps = -(-M // config.tile_m) * -(-N // config.tile_n), -(-K // config.tile_k)
+    if "tail" not in config.flags:
+        return Sharing(tiles, 1)
+    step = config.tile_k * step_cost(config.tile_m, config.tile_n)
+    reading = READING_COST * (M + N) * K / multiprocessors
+    return share(tiles, multiprocessors, steps, step, config.tile_m * config.tile_n, reading)
