@@ -10,6 +10,7 @@ import pytest
 import torch
 from test_triton_launcher import RECORD, STREAM, compilations, hopper
 
+from hgemm.problem import Problem
 from hgemm.triton_kernels import host_descriptors, shared_tiles, specialized
 from hgemm.triton_kernels.launcher import Launcher
 
@@ -50,7 +51,7 @@ def test_what_is_compiled_once_is_launched_with_new_tensors(compilations: list[s
     assert added.grid == (32, 1, 1)
     descriptors, sums, numbers = first.arguments[:3], first.arguments[3], first.arguments[4:9]
     assert [d.shape for d in descriptors] == [[200, 4096], [264, 4096], [200, 264]]
-    assert [d.base for d in descriptors] == [None] * 3  # no tensor is kept alive
+    assert descriptors[2].base is outs[0]
     assert sums.shape == (32, 128, 256)
     assert numbers == (200, 264, 4096, 0, 8)
     assert set(first.arguments[9:]) == {None}
@@ -67,3 +68,16 @@ def test_a_whole_wave_needs_no_second_kernel(compilations: list[str]) -> None:
     assert [RECORD.kernels[launch.function].name for launch in RECORD.launches] == ["matmul_specialized"] * 2
     assert [launch.arguments[7:9] for launch in RECORD.launches] == [(1, 1)] * 2
     assert [launch.arguments[3] is None for launch in RECORD.launches] == [False, True]
+
+
+def test_by_address_the_same_is_launched() -> None:
+    a, b = torch.zeros(200, 4096, dtype=torch.float16), torch.zeros(4096, 264, dtype=torch.float16)
+    problem = Problem.from_tensors(a, b, torch.zeros(264, 200, dtype=torch.float16).t())
+    launch = specialized.bind(problem, LARGEST.removesuffix("_tail"))
+    assert launch is not None
+    launch(16, 32, 48)
+    (found,) = RECORD.launches
+    assert [d.base.data_ptr() for d in found.arguments[:3]] == [32, 16, 48]  # computed transposed
+    assert [d.shape for d in found.arguments[:3]] == [[4096, 264], [200, 4096], [264, 200]]
+    batch = Problem.from_tensors(torch.stack((a, a)), b, torch.zeros(2, 200, 264, dtype=torch.float16))
+    assert specialized.bind(batch, LARGEST) is None

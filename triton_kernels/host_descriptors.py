@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextvars
+import copy
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,8 +13,11 @@ from torch import Tensor
 from triton.experimental.gluon.language._layouts import NVMMASharedLayout
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from hgemm.arrangement import Arrangement, arrange
+from hgemm.arrangement import Arrangement, arrange, arrange_problem
+from hgemm.backends import LaunchAt
 from hgemm.config import Config
+from hgemm.problem import Problem
+from hgemm.triton_kernels.launcher import Pointer
 from hgemm.triton_kernels.shared_tiles import addition
 from hgemm.triton_kernels.specialized_configs import blocks, sharing_of, specialized_options
 
@@ -21,10 +26,10 @@ SWIZZLED = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2
 
 
 class Launch:
-    """The launches of one kind of product, for one thread at a time: only the addresses change.
+    """The launches of one kind of product: only the addresses change.
 
-    A descriptor is made once, and its tensor is exchanged: making it anew checks again what ``problem.vector_rule`` has
-    checked, for 10 us each.
+    A descriptor is made once, and then copied with another tensor: making it anew checks again what
+    ``problem.vector_rule`` has checked.
     """
 
     def __init__(self, kernel: Any, config: str, device: torch.device, dtype: torch.dtype, p: Arrangement) -> None:
@@ -45,7 +50,8 @@ class Launch:
             (list(shape), [stride, 1], list(block))
             for (shape, stride), block in zip(stored, blocks(config, p.a_layout, p.b_layout), strict=True)
         )
-        self._descriptors: tuple[TensorDescriptor, ...] = ()
+        self._device, self._dtype = device, dtype
+        self._templates: tuple[TensorDescriptor, ...] = ()
         self._places = (tiles - sharing.whole) * sharing.parts
         self._workspace = (self._places, block_m, block_n)
         # A kernel that can share tiles is given a workspace even where it has none to share, and then leaves it alone.
@@ -56,36 +62,66 @@ class Launch:
 
     def __call__(self, a: Tensor, b: Tensor, out: Tensor) -> None:
         """Launches on the current device, that of the tensors, and its current stream."""
-        tensors = (a, b, out)
-        if not self._descriptors:
-            self._descriptors = tuple(
-                TensorDescriptor(tensor, *described, SWIZZLED)
-                for tensor, described in zip(tensors, self._described, strict=True)
-            )
-        for descriptor, tensor in zip(self._descriptors, tensors, strict=True):
-            descriptor.base = tensor
-        sums = self._sums
-        if self._places:
-            # Of torch's allocator: its next owner on this stream comes after the addition.
-            sums = torch.empty(self._workspace, dtype=torch.float32, device=out.device)
-        self._launch((*self._descriptors, sums, *self._numbers))
-        for descriptor in self._descriptors:
-            descriptor.base = None  # a tensor must not live on here
+        sums = self._launch(a, b, out)
         if self._addition is not None:
             self._addition(sums, out)
 
-    def _launch(self, arguments: tuple[Any, ...]) -> None:
+    def bind(self) -> LaunchAt | None:
+        """The same with the tensors' addresses: compiled now. None where Triton keeps nothing, or adds by another
+        path."""
+        operand, sums = Pointer(self._dtype), Pointer(torch.float32)
+        self._compile(self._arguments((operand, operand, operand), sums if self._options["SHARED"] else None))
+        add = self._addition.bind(self._device, sums, operand) if self._addition else None
+        if self._compiled is None or (self._addition and add is None):
+            return None
+
+        def launch(a: int, b: int, out: int) -> None:
+            parts = self._launch(Address(a), Address(b), Address(out))
+            if add is not None and parts is not None:
+                add(parts.data_ptr(), out)
+
+        return launch
+
+    def _launch(self, *bases: Tensor | Address) -> Tensor | None:
+        """Launches the kernel and returns its workspace. That is of torch's allocator: its next owner on this stream
+        comes after the addition."""
+        sums = self._sums
+        if self._places:
+            sums = torch.empty(self._workspace, dtype=torch.float32, device=self._device)
+        arguments = self._arguments(bases, sums)
+        self._compile(arguments)
         grid = (self._programs, 1, 1)
-        if self._compiled is None:
-            # In an empty context, so that no triton.AsyncCompileMode of the user's puts it off.
-            warm = functools.partial(self._kernel.warmup, *arguments, grid=grid, **self._options)
-            self._compiled = contextvars.Context().run(warm)
         if self._compiled is None:  # a hook of the user's compiles
             self._kernel[grid](*arguments, **self._options)
-            return
-        # The places of the constants are passed over.
-        constants = (None,) * (len(self._kernel.arg_names) - len(arguments))
-        self._compiled[grid](*arguments, *constants)
+        else:  # the places of the constants are passed over
+            self._compiled[grid](*arguments, *(None,) * (len(self._kernel.arg_names) - len(arguments)))
+        return sums
+
+    def _arguments(self, bases: tuple[Any, ...], sums: Any) -> tuple[Any, ...]:
+        if not self._templates:
+            self._templates = tuple(
+                TensorDescriptor(Pointer(self._dtype), *described, SWIZZLED) for described in self._described
+            )
+        descriptors = [copy.copy(template) for template in self._templates]
+        for descriptor, base in zip(descriptors, bases, strict=True):
+            descriptor.base = base
+        return (*descriptors, sums, *self._numbers)
+
+    def _compile(self, arguments: tuple[Any, ...]) -> None:
+        if self._compiled is None:
+            # In an empty context, so that no triton.AsyncCompileMode of the user's puts it off.
+            warm = functools.partial(self._kernel.warmup, *arguments, grid=(self._programs, 1, 1), **self._options)
+            self._compiled = contextvars.Context().run(warm)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Stands for a tensor where only its address is asked for."""
+
+    address: int
+
+    def data_ptr(self) -> int:
+        return self.address
 
 
 @functools.lru_cache(maxsize=4096)
@@ -110,3 +146,15 @@ def launch(kernel: Any, a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
         if p.swapped:
             left, right = right, left
         launches(left, right, out[batch])
+
+
+def bind(kernel: Any, problem: Problem, config: str) -> LaunchAt | None:
+    """``launch`` of tensors that ``problem`` describes, by address; their device is current, now and in each call. None
+    for batches, and where ``Launch.bind`` returns it."""
+    if problem.batch:
+        return None
+    p = arrange_problem(problem)
+    launch = Launch(kernel, config, problem.device, problem.dtype, p).bind()
+    if launch is None or not p.swapped:
+        return launch
+    return lambda a, b, out: launch(b, a, out)

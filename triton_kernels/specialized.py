@@ -33,6 +33,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.core import _aggregate as aggregate
 from triton.language.extra.cuda import gdc_launch_dependents
 
+from hgemm.backends import LaunchAt
 from hgemm.problem import Problem
 from hgemm.triton_kernels import host_descriptors, shared_tiles, tile_order
 
@@ -271,6 +272,6 @@ def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
     host_descriptors.launch(matmul_specialized, a, b, out, config)
 
 
-def bind(problem: Problem, config: str) -> None:
-    """No launch by address: Triton makes the descriptors from tensors."""
-    return
+def bind(problem: Problem, config: str) -> LaunchAt | None:
+    """``launch`` by address, as ``tma.bind`` does; None for batches."""
+    return host_descriptors.bind(matmul_specialized, problem, config)
