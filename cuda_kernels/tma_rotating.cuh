@@ -91,6 +91,7 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
 
   WarpTile<T, Config> warp_tile(warp, lane);
   typename Gemm::Ring::Position position;
+  uint32_t issuer = 0;  // the warp whose turn it is
 
   ring.load_first(warp_tile, position);
   for (;;) {
@@ -98,11 +99,12 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     const bool last_tile = !schedule.next(next);  // what is next is worked out anew behind the loop, see there
     for (int k_tile = work.first; k_tile < end; ++k_tile) {
       // For the first LAG tiles the stage is new: the parity of a phase before the first counts as completed.
-      if (warp == static_cast<uint32_t>(k_tile) % Config::WARPS && ptx::elect_one()) {
+      if (warp == issuer && ptx::elect_one()) {
         const auto refill = position.back(Gemm::LAG);
         ring.wait_freed(refill);
         copy_tile(refill.stage, k_tile + AHEAD);
       }
+      issuer = (issuer + 1) % Config::WARPS;
       ring.multiply(warp_tile, position, last_tile && k_tile + 1 == end, lane);
     }
 

@@ -26,7 +26,7 @@ RING = "tma_ring.cuh"
 LANDED = "ptx::mbarrier_wait_parity(landed + at.stage * BARRIER_BYTES, at.phase);"
 FREED = "ptx::mbarrier_wait_parity(freed + at.stage * BARRIER_BYTES, at.phase);"
 ARRIVE = "ptx::mbarrier_arrive_after(lane == 0, freed + at.stage * BARRIER_BYTES, warp_tile.loaded());"
-TURN = "if (warp == static_cast<uint32_t>(k_tile) % Config::WARPS && ptx::elect_one()) {"
+TURN = "if (warp == issuer && ptx::elect_one()) {"
 ADVANCE = "if (!last) at.advance();"
 
 MUTANTS = (
@@ -141,10 +141,9 @@ MUTANTS = (
     _rotating(
         "turn-of-no-warp",
         "every ninth turn belongs to a warp that does not exist",
-        TURN,
-        TURN.replace("Config::WARPS", "(Config::WARPS + 1)"),
+        "(issuer + 1) % Config::WARPS",
+        "(issuer + 1) % (Config::WARPS + 1)",
         "deadlock",
-        shape=(264, 264, 776),
     ),
     _rotating(
         "issuer-skips-a-tile",
