@@ -83,17 +83,17 @@ HGEMM_DEVICE uint32_t shuffle_index(uint32_t value, int lane) { return __shfl_sy
 // thread has `Registers`, a multiple of 8 from 24 to 256. All four warps of a warpgroup execute it. Only code for one
 // architecture or family has it (sm_90a, sm_120f); elsewhere the registers stay as they were dealt out.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(__CUDA_ARCH_SPECIFIC__) || defined(__CUDA_ARCH_FAMILY_SPECIFIC__)
-#define HGEMM_SETMAXNREG(text, registers) asm volatile("setmaxnreg." text ".sync.aligned.u32 %0;" ::"n"(registers))
+constexpr bool HAS_SETMAXNREG = true;
 #else
-#define HGEMM_SETMAXNREG(text, registers)
+constexpr bool HAS_SETMAXNREG = false;
 #endif
 template <int Registers>
 HGEMM_DEVICE void setmaxnreg_inc() {
-  HGEMM_SETMAXNREG("inc", Registers);
+  if constexpr (HAS_SETMAXNREG) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 template <int Registers>
 HGEMM_DEVICE void setmaxnreg_dec() {
-  HGEMM_SETMAXNREG("dec", Registers);
+  if constexpr (HAS_SETMAXNREG) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
 }
 
 // ---- shared memory access ----

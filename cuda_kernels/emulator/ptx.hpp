@@ -28,7 +28,7 @@ uint32_t grid_blocks();
 bool elect_one(Site site = Site::current());
 [[noreturn]] void trap(Site site = Site::current());
 
-inline uint32_t after(uint32_t, uint32_t value) { return value; }
+uint32_t after(uint32_t loaded, uint32_t value);
 
 // ---- thread barriers ----
 void barrier_sync(Site site = Site::current());
