@@ -77,6 +77,8 @@ def _tma(name: str, blocks_per_multiprocessor: int, staged_rows: int | None = No
     if "rotate" in config.flags:
         shared_bytes = _ring_bytes(config, 16) + config.warps * 2 * staged_rows * config.warp_n
         kernel, header = "hgemm::TmaRotatingGemm", "tma_rotating.cuh"
+    elif "producer" in config.flags:
+        shared_bytes, kernel, header = _ring_bytes(config, 16), "hgemm::TmaProducerGemm", "tma_producer.cuh"
     else:
         shared_bytes, kernel, header = _ring_bytes(config, 8), "hgemm::TmaGemm", "tma.cuh"
     geforce = shared_bytes <= GEFORCE_SHARED_BYTES
@@ -147,6 +149,21 @@ FAMILIES: dict[str, Family] = {
                 _tma("128x128x32_s3_w64x32_store-tma", 2),
                 # Half a wave of tiles left over is shared by all blocks.
                 _tma("256x128x64_s4_w64x64_rotate_persistent_tail", 1),
+                # Copies are issued by a warpgroup of its own.
+                _tma("256x128x64_s4_w64x64_producer", 1),
+                _tma("256x128x64_s4_w64x64_producer_persistent", 1),
+                # A warp tile of 96x64 does 3/2 of the work of 64x64 on 5/4 of the bytes. 4 x (57,344 + 16) bytes.
+                _tma("192x256x64_s4_w96x64_rotate", 1),
+                _tma("192x256x64_s4_w96x64_rotate_persistent", 1),
+                _tma("192x256x64_s4_w96x64_rotate_persistent_tail", 1),
+                # The same within the 101,376 bytes of sm_120: 3 x (28,672 + 16), 4 x (24,576 + 16), 2 x (49,152 + 16).
+                _tma("192x256x32_s3_w96x64_rotate_persistent", 1),
+                _tma("256x128x32_s4_w64x64_rotate_persistent", 1),
+                _tma("256x128x32_s4_w64x64_rotate_persistent_tail", 1),
+                _tma("128x256x64_s2_w64x64_rotate_persistent", 1),
+                _tma("128x256x64_s2_w64x64_rotate_persistent_tail", 1),
+                # 3 x (32,768 + 8) bytes, 4 warps: one block on sm_120, two on Hopper.
+                _tma("128x128x64_s3_w64x64", 2),
                 *FEW_ROWS,
                 # Few tiles and a long K: the parts fill the device.
                 _tma("128x128x64_s3_w64x32_split2", 2),

@@ -81,8 +81,8 @@ struct StagedRows {
 
   // Reads them back and stores them.
   HGEMM_DEVICE void store(uint32_t staging, const Output& c, const BlockTile& tile, int warp, int first_row, int lane) {
-    const int first_column = tile.column + warp % Config::WARPS_N * Config::WARP_N;
-    first_row += tile.row + warp / Config::WARPS_N * Config::WARP_M;
+    const int top = tile.row + Config::first_row(warp);
+    const int first_column = tile.column + Config::first_column(warp);
     char* const base = static_cast<char*>(c.base) + tile.batch * c.batch_stride * ELEMENT_BYTES;
 #pragma unroll
     for (int panel = 0; panel < PANELS; ++panel)
@@ -92,7 +92,7 @@ struct StagedRows {
         const int column = panel * PANEL_COLUMNS + lane % CHUNKS * CHUNK_ELEMENTS;
         uint32_t value[4];
         ptx::ld_shared_v4(value, staging + offset(row, column));
-        store_chunk(c, base, first_row + row, first_column + column, value);
+        store_chunk(c, base, top + Config::row_distance(first_row + row), first_column + column, value);
       }
   }
 
@@ -154,8 +154,8 @@ struct StoreShuffled : PlainStore {
   static_assert(Warp::COLUMN_FRAGMENTS % 4 == 0, "whole groups of four fragments");
 
   HGEMM_DEVICE void store(const Warp& warp_tile, uint32_t, const Output& c, const BlockTile& tile, int warp, int lane) {
-    const int first_row = tile.row + warp / Config::WARPS_N * Config::WARP_M + lane / 4;
-    const int first_column = tile.column + warp % Config::WARPS_N * Config::WARP_N + lane % 4 * CHUNK_ELEMENTS;
+    const int first_row = tile.row + Config::first_row(warp) + lane / 4;
+    const int first_column = tile.column + Config::first_column(warp) + lane % 4 * CHUNK_ELEMENTS;
     char* const base = static_cast<char*>(c.base) + tile.batch * c.batch_stride * ELEMENT_BYTES;
 #pragma unroll
     for (int i = 0; i < Warp::ROW_FRAGMENTS; ++i)
@@ -170,7 +170,7 @@ struct StoreShuffled : PlainStore {
             word[e] = T::pack(value[0], value[1]);
           }
           transpose(word, lane);
-          store_chunk(c, base, first_row + i * 16 + half * 8, first_column + j * 8, word);
+          store_chunk(c, base, first_row + Config::row_distance(i * 16) + half * 8, first_column + j * 8, word);
         }
   }
 

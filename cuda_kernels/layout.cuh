@@ -95,8 +95,22 @@ struct TileShape {
   static constexpr bool TAIL = false;        // the last, partly filled wave of tiles is cut along K
   static constexpr int STAGED_ROWS = 0;  // of each warp tile of C, staged at a time to be stored by TMA; 0: it is not
 
+  // The warps take a tile's rows in turn, so many at a time: 96 in pieces of 32, since a piece that crossed from one
+  // box of 64 into the next would not be where OperandTile::moved looks for it. Any other number in one piece.
+  static constexpr int ROWS_TOGETHER = 64 % WarpM == 0 || WarpM % 64 == 0 ? WarpM : 32;
+  HGEMM_HOST_DEVICE constexpr int first_row(int warp) { return warp / WARPS_N * ROWS_TOGETHER; }
+  // From a warp's first row to the one that it counts as its `down`-th.
+  HGEMM_HOST_DEVICE constexpr int row_distance(int down) {
+    return ROWS_TOGETHER == WarpM ? down : down / ROWS_TOGETHER * (WARPS_M * ROWS_TOGETHER) + down % ROWS_TOGETHER;
+  }
+  HGEMM_HOST_DEVICE constexpr int first_column(int warp) { return warp % WARPS_N * WarpN; }
+
+  // Of the larger warp tiles two sets of fragments do not fit into the registers beside the accumulators.
+  static constexpr bool ROLLING = WarpM * WarpN > 64 * 64;
+
   static_assert(TileM % WarpM == 0 && TileN % WarpN == 0, "the warps tile the block");
-  static_assert(64 % WarpM == 0 || WarpM % 64 == 0, "a warp's rows lie in whole boxes of 64 or in one of them");
+  static_assert(ROWS_TOGETHER == WarpM || (WarpM % 32 == 0 && WARPS_M % 2 == 0),
+                "from one piece to the next the distance is whole boxes of 64 rows");
   static_assert(64 % WarpN == 0 || WarpN % 64 == 0, "a warp's columns lie in whole boxes of 64 or in one of them");
   static_assert(WarpM % 16 == 0 && WarpN % 16 == 0, "one ldmatrix loads 16 rows of A or 16 columns of B");
 };

@@ -17,38 +17,41 @@ struct LaneOffset {
   using B = typename Stage<Config>::B;
 
   HGEMM_HOST_DEVICE uint32_t a(int warp, int lane) {
-    const int row = warp / Config::WARPS_N * Config::WARP_M;
     const int row_half = lane / 8 % 2, k_half = lane / 16;
-    return A::offset(row + A::lane_outer(row_half, lane), A::lane_k(k_half, lane));
+    return A::offset(Config::first_row(warp) + A::lane_outer(row_half, lane), A::lane_k(k_half, lane));
   }
 
   HGEMM_HOST_DEVICE uint32_t b(int warp, int lane) {
-    const int column = warp % Config::WARPS_N * Config::WARP_N;
     const int k_half = lane / 8 % 2, column_half = lane / 16;
-    return B::offset(column + B::lane_outer(column_half, lane), B::lane_k(k_half, lane));
+    return B::offset(Config::first_column(warp) + B::lane_outer(column_half, lane), B::lane_k(k_half, lane));
   }
 };
 
-// A warp's WARP_M x WARP_N part of the block's tile: accumulators, and two sets of fragments so that the next k-step is
-// loaded while the tensor cores work on this one.
+// A warp's WARP_M x WARP_N part of the block's tile: accumulators and fragments. It has two forms, which differ in how
+// many fragments they hold; both load the next k-step, of this tile of K or of the next one, while the tensor cores
+// work on this one:
 //
-// Registers of a 64x32 warp tile: 64 accumulators + 2 * (16 of A + 8 of B) = 112 of the 128 that two blocks of
-// 256 threads leave each thread.
-template <class T, class Config>
-struct WarpTile {
+//   load_first(a_tile, b_tile)                       the first step of a tile
+//   begin(step, a_tile)                              multiplies, as far as it needs no fragment of the next step
+//   loaded()                                         in between: a word that depends on all fragments of this step
+//   finish(step, next_a_tile, next_b_tile, next)     loads step `next`, and multiplies what is left
+//
+// Steps are compile-time constants after unrolling, so that the fragments stay in registers.
+template <class T, class Config, bool Rolling = Config::ROLLING>
+struct WarpTile;
+
+template <class Config>
+struct WarpAccumulators {
   using A = typename Stage<Config>::A;
   using B = typename Stage<Config>::B;
   static constexpr int ROW_FRAGMENTS = Config::WARP_M / 16;    // 16x16 of A, one ldmatrix each
   static constexpr int COLUMN_FRAGMENTS = Config::WARP_N / 8;  // 16x8 of B, two by one ldmatrix
   static constexpr int K_STEPS = Config::TILE_K / 16;
-  static_assert(K_STEPS % 2 == 0, "the two sets of fragments alternate, also from one stage to the next");
 
   float accumulators[ROW_FRAGMENTS][COLUMN_FRAGMENTS][4];
-  uint32_t a[2][ROW_FRAGMENTS][4];
-  uint32_t b[2][COLUMN_FRAGMENTS / 2][4];
   uint32_t a_lane, b_lane;  // LaneOffset
 
-  HGEMM_MEMBER WarpTile(int warp, int lane)
+  HGEMM_MEMBER WarpAccumulators(int warp, int lane)
       : a_lane(LaneOffset<Config>::a(warp, lane)), b_lane(LaneOffset<Config>::b(warp, lane)) {
     clear();
   }
@@ -62,21 +65,49 @@ struct WarpTile {
         for (int e = 0; e < 4; ++e) accumulators[i][j][e] = 0.0f;
   }
 
-  // Loads the fragments of k-step `step` into set `set`. Both are compile-time constants after unrolling, so that the
-  // fragments stay in registers.
-  HGEMM_MEMBER void load(int set, uint32_t a_tile, uint32_t b_tile, int step) {
-#pragma unroll
-    for (int i = 0; i < ROW_FRAGMENTS; ++i) A::ldmatrix(a[set][i], A::moved(a_tile + a_lane, i * 16, step * 16));
-#pragma unroll
-    for (int j = 0; j < COLUMN_FRAGMENTS / 2; ++j) B::ldmatrix(b[set][j], B::moved(b_tile + b_lane, j * 16, step * 16));
+  HGEMM_MEMBER void load_a(uint32_t (&fragment)[4], uint32_t a_tile, int i, int step, uint32_t loaded = 0) {
+    A::ldmatrix(fragment, ptx::after(loaded, A::moved(a_tile + a_lane, Config::row_distance(i * 16), step * 16)));
+  }
+  HGEMM_MEMBER void load_b(uint32_t (&fragments)[4], uint32_t b_tile, int j, int step) {
+    B::ldmatrix(fragments, B::moved(b_tile + b_lane, j * 16, step * 16));
+  }
+};
+
+// Two sets of fragments, one for the step that is multiplied and one for the next.
+//
+// Registers of a 64x32 warp tile: 64 accumulators + 2 * (16 of A + 8 of B) = 112 of the 128 that two blocks of
+// 256 threads leave each thread.
+template <class T, class Config>
+struct WarpTile<T, Config, false> : WarpAccumulators<Config> {
+  using Base = WarpAccumulators<Config>;
+  using Base::ROW_FRAGMENTS, Base::COLUMN_FRAGMENTS, Base::K_STEPS;
+  static_assert(K_STEPS % 2 == 0, "the two sets of fragments alternate, also from one stage to the next");
+
+  uint32_t a[2][ROW_FRAGMENTS][4];
+  uint32_t b[2][COLUMN_FRAGMENTS / 2][4];
+
+  HGEMM_MEMBER WarpTile(int warp, int lane) : Base(warp, lane) {}
+
+  HGEMM_MEMBER void load_first(uint32_t a_tile, uint32_t b_tile) { load(0, a_tile, b_tile, 0); }
+  HGEMM_MEMBER void begin(int, uint32_t) {}
+  HGEMM_MEMBER void finish(int step, uint32_t next_a_tile, uint32_t next_b_tile, int next) {
+    load((step + 1) % 2, next_a_tile, next_b_tile, next);
+    multiply(step % 2);
   }
 
-  // A word that depends on all fragments of both sets, or of set 1: whoever uses it has waited for every ldmatrix that
-  // loaded them.
-  HGEMM_MEMBER uint32_t loaded(int first_set = 0) const {
+  // Loads the fragments of k-step `step` into set `set`.
+  HGEMM_MEMBER void load(int set, uint32_t a_tile, uint32_t b_tile, int step) {
+#pragma unroll
+    for (int i = 0; i < ROW_FRAGMENTS; ++i) Base::load_a(a[set][i], a_tile, i, step);
+#pragma unroll
+    for (int j = 0; j < COLUMN_FRAGMENTS / 2; ++j) Base::load_b(b[set][j], b_tile, j, step);
+  }
+
+  // Depends on the fragments of both sets: whoever uses it has waited for every ldmatrix that loaded them.
+  HGEMM_MEMBER uint32_t loaded() const {
     uint32_t word = 0;
 #pragma unroll
-    for (int set = first_set; set < 2; ++set) {
+    for (int set = 0; set < 2; ++set) {
 #pragma unroll
       for (int i = 0; i < ROW_FRAGMENTS; ++i) word |= a[set][i][0];
 #pragma unroll
@@ -90,7 +121,63 @@ struct WarpTile {
     for (int i = 0; i < ROW_FRAGMENTS; ++i)
 #pragma unroll
       for (int j = 0; j < COLUMN_FRAGMENTS; ++j)
-        T::mma(accumulators[i][j], a[set][i], b[set][j / 2][j % 2 * 2], b[set][j / 2][j % 2 * 2 + 1]);
+        T::mma(Base::accumulators[i][j], a[set][i], b[set][j / 2][j % 2 * 2], b[set][j / 2][j % 2 * 2 + 1]);
+  }
+};
+
+// The fragments of one step of B, and of A those of two rows: the next row is loaded while one is multiplied. While the
+// last row is multiplied each fragment of B, used for the last time, gives way to that of the next step.
+//
+// Registers of a 96x64 warp tile: 192 accumulators + 8 of A + 16 of B = 216 of 255. Two sets of all would be 272.
+template <class T, class Config>
+struct WarpTile<T, Config, true> : WarpAccumulators<Config> {
+  using Base = WarpAccumulators<Config>;
+  using Base::ROW_FRAGMENTS, Base::COLUMN_FRAGMENTS, Base::K_STEPS;
+  static constexpr int LAST_ROW = ROW_FRAGMENTS - 1;
+  static_assert(ROW_FRAGMENTS % 2 == 0, "the two rows of A alternate, also from one step to the next");
+
+  uint32_t a[2][4];
+  uint32_t b[COLUMN_FRAGMENTS / 2][4];
+
+  HGEMM_MEMBER WarpTile(int warp, int lane) : Base(warp, lane) {}
+
+  HGEMM_MEMBER void load_first(uint32_t a_tile, uint32_t b_tile) {
+    Base::load_a(a[0], a_tile, 0, 0);
+#pragma unroll
+    for (int j = 0; j < COLUMN_FRAGMENTS / 2; ++j) Base::load_b(b[j], b_tile, j, 0);
+  }
+
+  // In the last step, behind which the stage is freed, a row is asked for when the one before has arrived, so that the
+  // last one to arrive stands for all. In the others the compiler may load several rows ahead.
+  HGEMM_MEMBER void begin(int step, uint32_t a_tile) {
+#pragma unroll
+    for (int i = 0; i < LAST_ROW; ++i) {
+      Base::load_a(a[(i + 1) % 2], a_tile, i + 1, step, step + 1 == K_STEPS ? a[i % 2][0] : 0);
+#pragma unroll
+      for (int j = 0; j < COLUMN_FRAGMENTS; ++j) multiply(i, j);
+    }
+  }
+
+  HGEMM_MEMBER uint32_t loaded() const {
+    uint32_t word = a[LAST_ROW % 2][0];
+#pragma unroll
+    for (int j = 0; j < COLUMN_FRAGMENTS / 2; ++j) word |= b[j][0];
+    return word;
+  }
+
+  HGEMM_MEMBER void finish(int, uint32_t next_a_tile, uint32_t next_b_tile, int next) {
+    Base::load_a(a[0], next_a_tile, 0, next);
+#pragma unroll
+    for (int j = 0; j < COLUMN_FRAGMENTS / 2; ++j) {
+      multiply(LAST_ROW, 2 * j);
+      multiply(LAST_ROW, 2 * j + 1);
+      Base::load_b(b[j], next_b_tile, j, next);
+    }
+  }
+
+ private:
+  HGEMM_MEMBER void multiply(int i, int j) {
+    T::mma(Base::accumulators[i][j], a[i % 2], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
   }
 };
 

@@ -34,8 +34,8 @@ struct Pieces {
 
   HGEMM_DEVICE BlockTile place(const BlockTile& tile, int piece) {
     const int warp = piece / OF_WARP, down = piece % OF_WARP;
-    return {tile.row + warp / Tile::WARPS_N * Tile::WARP_M + down * 16,
-            tile.column + warp % Tile::WARPS_N * Tile::WARP_N, tile.batch};
+    return {tile.row + Tile::first_row(warp) + Tile::row_distance(down * 16), tile.column + Tile::first_column(warp),
+            tile.batch};
   }
 
   // Whether a lane has sums in C: mma leaves it row `lane / 4` and the one eight rows further down.

@@ -53,6 +53,10 @@ HGEMM_DEVICE bool elect_one() {
 // Stops the grid with an error instead of computing something wrong.
 HGEMM_DEVICE void trap() { asm volatile("trap;"); }
 
+// The value, which an instruction that uses it gets only after `loaded` has been computed: an always zero is made of
+// it.
+HGEMM_DEVICE uint32_t after(uint32_t loaded, uint32_t value) { return value + (loaded & (gridDim.z - 1)); }
+
 // ---- thread barriers ----
 
 // bar.sync 0: all threads of the block arrive; orders their shared and global memory accesses.
@@ -62,7 +66,7 @@ HGEMM_DEVICE void barrier_sync() { __syncthreads(); }
 // engine does not queue behind it as other shared memory accesses do: before TMA may refill what was read, every thread
 // must hold its values. The barrier's number, always 0, is made to depend on them.
 HGEMM_DEVICE void barrier_sync_after(uint32_t loaded) {
-  asm volatile("bar.sync %0;" ::"r"(loaded & blockIdx.z) : "memory");
+  asm volatile("bar.sync %0;" ::"r"(after(loaded, 0)) : "memory");
 }
 
 // bar.warp.sync: all lanes of the warp arrive; orders their memory accesses among themselves.
@@ -71,6 +75,26 @@ HGEMM_DEVICE void warp_sync() { __syncwarp(); }
 // shfl.sync.bfly: each lane gets the value of the lane whose index differs from its own in the bits of `mask`. All
 // lanes of the warp take part.
 HGEMM_DEVICE uint32_t shuffle_xor(uint32_t value, int mask) { return __shfl_xor_sync(0xffffffffu, value, mask); }
+
+// shfl.sync.idx: each lane gets the value of lane `lane`. All lanes of the warp take part.
+HGEMM_DEVICE uint32_t shuffle_index(uint32_t value, int lane) { return __shfl_sync(0xffffffffu, value, lane); }
+
+// setmaxnreg: the warp gives registers back to the multiprocessor's block, or waits until it has got more, so that each
+// thread has `Registers`, a multiple of 8 from 24 to 256. All four warps of a warpgroup execute it. Only code for one
+// architecture or family has it (sm_90a, sm_120f); elsewhere the registers stay as they were dealt out.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL) || defined(__CUDA_ARCH_SPECIFIC__) || defined(__CUDA_ARCH_FAMILY_SPECIFIC__)
+constexpr bool HAS_SETMAXNREG = true;
+#else
+constexpr bool HAS_SETMAXNREG = false;
+#endif
+template <int Registers>
+HGEMM_DEVICE void setmaxnreg_inc() {
+  if constexpr (HAS_SETMAXNREG) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers>
+HGEMM_DEVICE void setmaxnreg_dec() {
+  if constexpr (HAS_SETMAXNREG) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
 
 // ---- shared memory access ----
 
@@ -254,12 +278,20 @@ HGEMM_DEVICE void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// One arrival, which releases what this thread has read and written, and what it knows that others have, only after
-// `loaded` has been computed: an arrival does not wait for an ldmatrix in flight any more than barrier_sync does, and
-// an mma in front of it does not hold it back either. The barrier's address is made to depend on `loaded`, by an always
-// zero.
-HGEMM_DEVICE void mbarrier_arrive_after(uint32_t barrier, uint32_t loaded) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier + (loaded & blockIdx.z)) : "memory");
+// One arrival, if `arrives`, which releases what this thread has read and written, and what it knows that others have,
+// only after `loaded` has been computed: an arrival does not wait for an ldmatrix in flight any more than barrier_sync
+// does, and an mma in front of it does not hold it back either. The barrier's address is made to depend on `loaded`, by
+// an always zero. Instead of a branch around it, behind which the compiler would keep all that `loaded` is computed
+// from in registers, there is a predicate within.
+HGEMM_DEVICE void mbarrier_arrive_after(bool arrives, uint32_t barrier, uint32_t loaded) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %0, 0;\n"
+      "@p mbarrier.arrive.shared::cta.b64 _, [%1];\n"
+      "}" ::"r"(static_cast<uint32_t>(arrives)),
+      "r"(after(loaded, barrier))
+      : "memory");
 }
 
 // Waits until the phase of the given parity has completed: 0 for the first, 1 for the second, 0 for the third, ...

@@ -1,17 +1,15 @@
 // TMA without a barrier for the whole block in the main loop: the warps take turns at issuing copies, and every stage
 // has a second mbarrier that tells when all warps have read it.
 //
-// Runs from compute capability 9.0, as tma.cuh does. It wants four stages: two that are copied ahead, and between a
-// stage's release and its refill LAG tiles, in which a slower warp catches up before anyone has to wait for it.
+// Runs from compute capability 9.0, as tma.cuh does. With four stages two are copied ahead, and between a stage's
+// release and its refill LAG tiles pass, in which a slower warp catches up before anyone has to wait for it. With two
+// there is one tile to copy ahead and one to catch up, less what the early release of a stage gains.
 //
 //   start copying tiles 0 .. S-LAG-1
 //   wait for tile 0; load its first fragments
 //   for each tile of K:
 //     the warp whose turn it is: wait until all have freed tile - LAG; start copying tile + S-LAG into its stage
-//     for each k-step of 16 but the last: load the next fragments, multiply these
-//     wait for the next tile; load its first fragments
-//     multiply the last step
-//     free the tile, behind the arrival of its last fragments in this warp's registers
+//     multiply it, free its stage, load the next one's first fragments: see tma_ring.cuh
 //   C by shuffles in 16-byte stores, or by TMA from staging memory behind the ring
 //
 // With the flag `tail` the sums of the last wave's tiles go to the workspace, see tail.cuh.
@@ -21,23 +19,21 @@
 #pragma once
 
 #include "epilogue.cuh"
-#include "pipeline.cuh"
 #include "raster.cuh"
 #include "store_by_tma.cuh"
 #include "tail.cuh"
-#include "tma_operands.cuh"
+#include "tma_ring.cuh"
 
 namespace hgemm {
 
 template <class T, class Config>
 struct TmaRotatingGemm {
   using Shape = Config;
-  using Ring = Stage<Config>;
+  using Ring = TmaRing<Config>;
   using Epilogue = typename StoreOf<T, Config, StoreShuffled<T, Config>>::Policy;
-  static constexpr int LAG = Config::STAGES - 2;
-  static_assert(LAG >= 1, "whoever waits for a tile to be freed must have freed it before");
-  static constexpr int BARRIER_BYTES = 8;  // two mbarriers a stage, behind the ring and what C is staged in
-  static constexpr int SHARED_BYTES = Config::STAGES * (Ring::BYTES + 2 * BARRIER_BYTES) + Epilogue::BYTES;
+  static constexpr int LAG = Config::STAGES > 3 ? Config::STAGES - 2 : 1;
+  static_assert(Config::STAGES >= 2, "a tile is copied while another one is multiplied");
+  static constexpr int SHARED_BYTES = Ring::BYTES + Epilogue::BYTES + Ring::BARRIERS_BYTES;
 
   static size_t workspace_bytes(const HgemmProblem& problem);
   static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
@@ -52,16 +48,11 @@ HGEMM_KERNEL(Config::THREADS, Config::BLOCKS_PER_MULTIPROCESSOR)
 tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map, const int K,
                   const HGEMM_GRID_CONSTANT typename TmaRotatingGemm<T, Config>::Epilogue::Destination c,
                   const bool a_batched, const bool b_batched, const Tail tail) {
-  using Ring = Stage<Config>;
-  using Warp = WarpTile<T, Config>;
   using Gemm = TmaRotatingGemm<T, Config>;
-  constexpr int STAGES = Config::STAGES, LAG = Gemm::LAG, BARRIER_BYTES = Gemm::BARRIER_BYTES;
+  constexpr int AHEAD = Config::STAGES - Gemm::LAG;
   const uint32_t lane = ptx::lane_index(), warp = ptx::warp_index();
-  const uint32_t ring = ptx::shared_base();
-  const uint32_t staging = ring + STAGES * Ring::BYTES;
-  const uint32_t landed = staging + Gemm::Epilogue::BYTES;  // completed by the bytes of a tile
-  const uint32_t freed = landed + STAGES * BARRIER_BYTES;   // completed by one arrival of every warp
-  if (ring % 1024 != 0) ptx::trap();                        // TMA swizzles by absolute address
+  const uint32_t staging = ptx::shared_base() + Gemm::Ring::BYTES;
+  const typename Gemm::Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES);
 
   const Schedule<Config> schedule{ptx::block_index(), ptx::grid_blocks(), static_cast<int>(tiles(K, Config::TILE_K)),
                                   tail};
@@ -69,79 +60,52 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   if (!schedule.first(work)) return;
   BlockTile tile = block_tile<Config>(work.number, c.M, c.N);
 
+  int end = work.first + work.count;  // of its tiles of K
+
   // A `k_tile` past the end of this work belongs to what the block does next, or to nothing. Divisions stay in here:
   // one thread makes them, while the tensor cores work. `number` ends at 2^31 and the grid of a persistent kernel fits
   // the device, so that the next tiles' numbers do not overflow.
   auto copy_tile = [&](int stage, int k_tile) {
     BlockTile from = tile;
-    Work ahead = work;
-    if (k_tile >= work.count) {
+    if (k_tile >= end) {
+      Work ahead = work;
+      ahead.count = end;
       do {
         k_tile -= ahead.count;
         if (!schedule.next(ahead)) return;
       } while (k_tile >= ahead.count);
+      k_tile += ahead.first;
       from = block_tile<Config>(ahead.number, c.M, c.N);
     }
-    // Outside A and B the copy engine fills in zeros, and counts the bytes of the whole box either way.
-    const uint32_t barrier = landed + stage * BARRIER_BYTES;
-    const int k0 = (ahead.first + k_tile) * Config::TILE_K;
-    ptx::mbarrier_arrive_expect_tx(barrier, Ring::BYTES);
-    copy_boxes<typename Ring::A>(Ring::a(ring, stage), &a_map, barrier, from.row, k0, a_batched ? from.batch : 0);
-    copy_boxes<typename Ring::B>(Ring::b(ring, stage), &b_map, barrier, from.column, k0, b_batched ? from.batch : 0);
+    ring.copy({&a_map, &b_map, a_batched, b_batched}, stage, from, k_tile * Config::TILE_K);
   };
 
   if (warp == 0 && ptx::elect_one()) {
     ptx::prefetch_tensor_map(&a_map);
     ptx::prefetch_tensor_map(&b_map);
     Gemm::Epilogue::prefetch(c);
-    for (int stage = 0; stage < STAGES; ++stage) {
-      ptx::mbarrier_init(landed + stage * BARRIER_BYTES, 1);
-      ptx::mbarrier_init(freed + stage * BARRIER_BYTES, Config::WARPS);
-    }
-    ptx::fence_mbarrier_init();
-    for (int k_tile = 0; k_tile < STAGES - LAG; ++k_tile) copy_tile(k_tile, k_tile);
+    ring.init();
+    for (int k_tile = 0; k_tile < AHEAD; ++k_tile) copy_tile(k_tile, work.first + k_tile);
   }
   ptx::barrier_sync();  // the mbarriers are initialised for everyone
 
-  Warp warp_tile(warp, lane);
-  RingPosition<STAGES> position;
+  WarpTile<T, Config> warp_tile(warp, lane);
+  typename Gemm::Ring::Position position;
   uint32_t issuer = 0;  // the warp whose turn it is
-  auto load_first_step = [&] {
-    ptx::mbarrier_wait_parity(landed + position.stage * BARRIER_BYTES, position.phase);
-    warp_tile.load(0, Ring::a(ring, position.stage), Ring::b(ring, position.stage), 0);
-  };
 
-  load_first_step();
+  ring.load_first(warp_tile, position);
   for (;;) {
     Work next = work;
-    const bool last_tile = !schedule.next(next);
-    const int k_tiles = work.count;
-    for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+    const bool last_tile = !schedule.next(next);  // what is next is worked out anew behind the loop, see there
+    for (int k_tile = work.first; k_tile < end; ++k_tile) {
       // For the first LAG tiles the stage is new: the parity of a phase before the first counts as completed.
       if (warp == issuer && ptx::elect_one()) {
-        const RingPosition<STAGES> refill = position.back(LAG);
-        ptx::mbarrier_wait_parity(freed + refill.stage * BARRIER_BYTES, refill.phase);
-        copy_tile(refill.stage, k_tile + STAGES - LAG);
+        const auto refill = position.back(Gemm::LAG);
+        ring.wait_freed(refill);
+        copy_tile(refill.stage, k_tile + AHEAD);
       }
       issuer = (issuer + 1) % Config::WARPS;
-
-#pragma unroll
-      for (int step = 0; step + 1 < Warp::K_STEPS; ++step) {
-        warp_tile.load((step + 1) % 2, Ring::a(ring, position.stage), Ring::b(ring, position.stage), step + 1);
-        warp_tile.multiply(step % 2);
-      }
-      const uint32_t done = freed + position.stage * BARRIER_BYTES;
-
-      // Behind the block's last tile its first fragments are loaded once more, and not used: a load that is skipped
-      // would cost every tile a branch, before which the tensor cores run empty.
-      if (!(last_tile && k_tile + 1 == k_tiles)) position.advance();
-      load_first_step();
-      warp_tile.multiply(1);
-
-      // What all lanes have read is released by the arrival of one. Multiplying does not order it behind the last
-      // loads, since the compiler may move it up to them; what it depends on does.
-      ptx::warp_sync();
-      if (lane == 0) ptx::mbarrier_arrive_after(done, warp_tile.loaded(1));
+      ring.multiply(warp_tile, position, last_tile && k_tile + 1 == end, lane);
     }
 
     if (Config::TAIL && work.number >= tail.whole) {
@@ -152,7 +116,10 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
       Gemm::Epilogue::store(warp_tile, staging, c, tile, warp, lane);
     }
     if (last_tile) break;
-    work = next;
+    // Otherwise the compiler would keep `next` in registers through the main loop, which has none to spare.
+    work.number = ptx::shuffle_index(work.number, 0);
+    schedule.next(work);
+    end = work.first + work.count;
     tile = block_tile<Config>(work.number, c.M, c.N);
     warp_tile.clear();
   }

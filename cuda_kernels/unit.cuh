@@ -58,7 +58,7 @@ struct Unit {
     if (!within(operand, 2) || !within(warp, Config::WARPS) || !within(lane, 32) || !within(fragment, fragments) ||
         !within(step, steps))
       return -1;
-    return operand == 0 ? Lane::A::moved(Lane::a(warp, lane), fragment * 16, step * 16)
+    return operand == 0 ? Lane::A::moved(Lane::a(warp, lane), Config::row_distance(fragment * 16), step * 16)
                         : Lane::B::moved(Lane::b(warp, lane), fragment * 16, step * 16);
   }
 

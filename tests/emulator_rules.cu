@@ -132,7 +132,7 @@ void freed(const HGEMM_GRID_CONSTANT TensorMap map, uint16_t* out) {
     if (Fault == 2) ptx::mma_m16n8k16_f16(sums, value, value[0], value[1]);
     if (Fault != 3) ptx::warp_sync();
     if (lane == 0 && (Fault == 1 || Fault == 2)) ptx::mbarrier_arrive(empty);
-    if (lane == 0 && (Fault != 1 && Fault != 2)) ptx::mbarrier_arrive_after(empty, value[0]);
+    if (Fault != 1 && Fault != 2) ptx::mbarrier_arrive_after(lane == 0, empty, value[0]);
     if (Fault == 4 && lane >= 16) return;
     value[0] = ptx::shuffle_xor(value[0], 1);
     ptx::st_global_v4(out + (round * 32 + lane) * 8, value);

@@ -45,10 +45,12 @@ def test_every_kernel_is_exact_and_silent(unit, config):
     # K of one tile, then of every number of tiles modulo the stages, each with a partly filled tile at the end.
     extents = [8, *(config.tile_k * (config.stages + extra) + 8 for extra in range(config.stages))]
     shapes = [((8, 8), 0x400), ((config.tile_m + 8, config.tile_n + 8), 0xC00)]
-    for K in extents:
+    # Four tiles of C under one schedule for each K, another one in every unit; a single tile under all of them.
+    (one, one_base), (four, four_base) = shapes
+    for number, K in enumerate(extents, units().index(unit)):
         for schedule in SCHEDULES:
-            for (M, N), base in shapes:
-                check(unit, config, M, N, K, schedule=schedule, shared_base=base)
+            check(unit, config, *one, K, schedule=schedule, shared_base=one_base)
+        check(unit, config, *four, K, schedule=SCHEDULES[number % len(SCHEDULES)], shared_base=four_base)
 
 
 def in_aligned_rows(values, letter):
@@ -132,7 +134,7 @@ def test_real_numbers_are_within_the_bound():
         assert error_over_bound(a, b, out) <= 1
 
 
-@pytest.mark.parametrize(("config", "file"), [(None, "tma.cuh"), (PERSISTENT, "tma_rotating.cuh")])
+@pytest.mark.parametrize(("config", "file"), [(None, "tma.cuh"), (PERSISTENT, "tma_ring.cuh")])
 def test_a_tma_kernel_checks_that_its_tiles_are_aligned(config, file):
     a, b = torch.ones(8, 8).half(), torch.ones(8, 8).half()
     _, report = emulation.emulate(a, b, backend="cuda_tma", config=config, shared_base=0x410)

@@ -18,6 +18,8 @@ CONFIGS = {  # of each family, one of every kernel
         "128x128x64_s3_w64x32_store-tma",
         "256x128x64_s4_w64x64_rotate",
         "256x128x64_s4_w64x64_rotate_persistent",
+        "192x256x32_s3_w96x64_rotate_persistent",
+        "256x128x64_s4_w64x64_producer_persistent",
     ),
 }
 KERNELS = [(family, config) for family, configs in CONFIGS.items() for config in configs]

@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from hgemm.config import Config
 from hgemm.cuda_kernels import build
 from hgemm.cuda_kernels.configs import DTYPES, FAMILIES, GEFORCE_SHARED_BYTES, LAYOUTS, Unit
 from hgemm.cuda_kernels.inspect_code import _cuobjdump as cuobjdump
@@ -111,6 +112,11 @@ def test_tma_is_issued_without_a_loop_over_lanes_or_a_call(arch: str) -> None:
             assert "BRA.U.ANY" not in code and "CALL" not in code, (layout, name)
 
 
+def frees_by_mbarriers(name: str) -> bool:
+    """Whether the main loop has no barrier of the block."""
+    return not {"rotate", "producer"}.isdisjoint(Config.parse(name).flags)
+
+
 def instructions_of(code: str) -> list[str]:
     return re.findall(r"/\*[0-9a-f]{4,5}\*/\s+([^;]+);", code)
 
@@ -142,7 +148,7 @@ def test_a_stage_is_refilled_only_behind_its_last_ldmatrix(unit: Unit, arch: str
     instruction has used.
     """
     for name, code in machine_code(unit, arch).items():
-        if "rotate" in name:
+        if frees_by_mbarriers(name):
             continue  # the next test
         instructions = instructions_of(code)
         barriers = [number for number, text in enumerate(instructions) if re.search(r"\bBAR\.SYNC", text)]
@@ -154,43 +160,50 @@ def test_a_stage_is_refilled_only_behind_its_last_ldmatrix(unit: Unit, arch: str
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @TMA_UNITS
 def test_a_stage_is_freed_only_behind_its_last_ldmatrix(unit: Unit, arch: str) -> None:
-    """No arrival that frees a stage may come while an ldmatrix from it is in flight: those of the next tile, behind the
-    wait for it, may be."""
-    rotating = {name: code for name, code in machine_code(unit, arch).items() if "rotate" in name}
-    assert rotating
-    for name, code in rotating.items():
+    """No arrival that frees a stage may come while an ldmatrix is in flight. It comes once a tile, ahead of the wait
+    for the next one, and so of the next one's loads."""
+    freeing = {name: code for name, code in machine_code(unit, arch).items() if frees_by_mbarriers(name)}
+    assert freeing
+    for name, code in freeing.items():
         instructions = instructions_of(code)
         arrivals = [n for n, text in enumerate(instructions) if re.search(r"SYNCS\.ARRIVE\S*\.A1T0", text)]
         assert len(arrivals) == 1, name
-        arrival = arrivals[0]
-        wait = max(n for n in range(arrival) if "SYNCS.PHASECHK" in instructions[n])
-        loads = [n for n in range(arrival) if "LDSM" in instructions[n]]
-        assert len([n for n in loads if n > wait]) == 8, name  # 4 of A, 4 of B: the next tile's first step
-        assert destinations_in_flight(instructions[: wait + 1])  # as it would be without what comes in between
-        assert not destinations_in_flight(instructions[:arrival], begun_before=wait), name
+        last_load = max(n for n in range(arrivals[0]) if "LDSM" in instructions[n])
+        assert destinations_in_flight(instructions[: last_load + 1])  # as it would be without what comes in between
+        assert not destinations_in_flight(instructions[: arrivals[0]]), name
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 @TMA_UNITS
 def test_the_tensor_cores_pass_a_tile_with_two_branches(unit: Unit, arch: str) -> None:
-    """In a rotating kernel's main loop: to the wait for the next tile, if it has not landed, and back to the start. All
-    else that branches is ahead of them, where one thread issues copies."""
+    """In the main loop of a kernel that frees stages by mbarriers: to the wait for the next tile, if it has not landed,
+    and back to the start. All else that branches is ahead of them, where one thread issues copies; a producer issues
+    them elsewhere."""
     for name, code in machine_code(unit, arch).items():
-        if "rotate" not in name:
+        if not frees_by_mbarriers(name):
             continue
+        tile = Config.parse(name)
         lines = [(int(address, 16), text) for address, text in re.findall(r"/\*([0-9a-f]{4,5})\*/\s+([^;]+);", code)]
         loops = [
             [text for address, text in lines if start <= address <= end]
             for end, branch in lines
             if (target := re.search(r"BRA.* 0x([0-9a-f]+)", branch)) and (start := int(target[1], 16)) < end
         ]
-        # 4 k-steps of 4 x 8 fragments; 4 of A and 4 pairs of B by an ldmatrix each.
-        loop = min((loop for loop in loops if sum("HMMA" in text for text in loop) >= 128), key=len)
-        assert sum("HMMA" in text for text in loop) == 128, name
-        assert sum("LDSM" in text for text in loop) == 32, name
+        rows, columns = tile.warp_m // 16, tile.warp_n // 8  # fragments; of B two by one ldmatrix
+        products = tile.tile_k // 16 * rows * columns
+        loop = min((loop for loop in loops if sum("HMMA" in text for text in loop) >= products), key=len)
+        assert sum("HMMA" in text for text in loop) == products, name
+        assert sum("LDSM" in text for text in loop) == tile.tile_k // 16 * (rows + columns // 2), name
         copies = [n for n, text in enumerate(loop) if "UTMALDG" in text]
-        # A of 256 rows is one box or, transposed, four of 64 columns; B of 128 columns is two, or one.
-        assert len(copies) == (1 if unit.layout[0] == "n" else 4) + (2 if unit.layout[1] == "n" else 1), name
+        if "producer" in tile.flags:
+            assert not copies, name
+            assert sum("BRA" in text for text in loop) == 2, name
+            assert "USETMAXREG" in code, name
+            continue
+        # Along K a row of a tile is one box; otherwise boxes are 64 columns wide.
+        assert len(copies) == (1 if unit.layout[0] == "n" else tile.tile_m // 64) + (
+            tile.tile_n // 64 if unit.layout[1] == "n" else 1
+        ), name
         elect = next(n for n, text in enumerate(loop) if "ELECT" in text)
         assert elect < copies[0], name
         assert not any("HMMA" in text for text in loop[: copies[-1]]), name

@@ -59,13 +59,16 @@ def test_passes_are_the_most_reads_of_one_group_of_banks(offsets, expected: int)
 def test_every_lane_names_the_row_of_its_8x8_matrix(name: str) -> None:
     functions, shape = Functions(kernel(name)), kernel(name).config.config
     swizzled = "noswizzle" not in shape.flags
-    fragments_a, fragments_b = (range(min(2, extent // 16)) for extent in (shape.warp_m, shape.warp_n))
-    lanes = itertools.product(range(shape.warps), range(32), range(2), range(shape.tile_k // 16))
+    fragments_a, fragments_b = (range(min(4, extent // 16)) for extent in (shape.warp_m, shape.warp_n))
+    lanes = itertools.product(range(shape.warps), range(32), range(4), range(shape.tile_k // 16))
     row_bytes = min(128, 2 * shape.tile_k)  # of A: a longer tile is boxes of 64 elements along K, one behind the other
     for warp, lane, fragment, step in lanes:
         matrix, row = divmod(lane, 8)
         # A: matrices (rows 0-7, k 0-7), (rows 8-15, k 0-7), (rows 0-7, k 8-15), (rows 8-15, k 8-15), K contiguous.
-        m = warp // (shape.tile_n // shape.warp_n) * shape.warp_m + 16 * fragment + 8 * (matrix % 2) + row
+        # Of 96 rows each warp takes 32 in turn.
+        piece = 32 if shape.warp_m == 96 else shape.warp_m
+        first = warp // (shape.tile_n // shape.warp_n) * piece + 16 * fragment // piece * 64 + 16 * fragment % piece
+        m = first + 8 * (matrix % 2) + row
         k = 16 * step + 8 * (matrix // 2)
         plain = k // 64 * (128 * shape.tile_m) + m * row_bytes + k % 64 * 2
         expected = documented_swizzle(row_bytes if swizzled else 0, plain)

@@ -29,6 +29,8 @@ from hgemm.cuda_kernels.configs import FAMILIES, Unit
 from hgemm.cuda_kernels.emulator import (
     mutants_cp_async,
     mutants_parts,
+    mutants_producer,
+    mutants_rolling,
     mutants_shared,
     mutants_store,
     mutants_tail,
@@ -43,6 +45,8 @@ MUTANTS = (
     *mutants_cp_async.MUTANTS,
     *mutants_tma.MUTANTS,
     *mutants_tma_rotating.MUTANTS,
+    *mutants_rolling.MUTANTS,
+    *mutants_producer.MUTANTS,
     *mutants_parts.MUTANTS,
     *mutants_tail.MUTANTS,
     *mutants_store.MUTANTS,

@@ -143,8 +143,8 @@ MUTANTS = (
     _parts(
         "adds-another-tile",
         "the sums of each batch go to the first",
-        "Tile::WARP_N, tile.batch};",
-        "Tile::WARP_N, 0};",
+        "            tile.batch};",
+        "            0};",
         "unwritten-output",
         VALUES,
         batch=2,

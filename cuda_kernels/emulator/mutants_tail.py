@@ -81,9 +81,9 @@ MUTANTS = (
     ),
     _tail(
         "from-first-tile-of-k",
-        "every part is multiplied from the first tile of K on",
-        "(ahead.first + k_tile) * Config::TILE_K",
-        "k_tile * Config::TILE_K",
+        "every part after a block's first is multiplied from the first tile of K on",
+        "      k_tile += ahead.first;\n",
+        "",
         VALUES,
         file="tma_rotating.cuh",
         shape=LAST_CUT,

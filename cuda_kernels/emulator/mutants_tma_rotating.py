@@ -22,12 +22,12 @@ def _rotating(
     return Mutant(f"rotating-{name}", what, file, original, changed, caught_by, "tma", PERSISTENT, shape, batch)
 
 
-LANDED = "ptx::mbarrier_wait_parity(landed + position.stage * BARRIER_BYTES, position.phase);"
-FREED = "ptx::mbarrier_wait_parity(freed + refill.stage * BARRIER_BYTES, refill.phase);"
-ARRIVE = "if (lane == 0) ptx::mbarrier_arrive_after(done, warp_tile.loaded(1));"
+RING = "tma_ring.cuh"
+LANDED = "ptx::mbarrier_wait_parity(landed + at.stage * BARRIER_BYTES, at.phase);"
+FREED = "ptx::mbarrier_wait_parity(freed + at.stage * BARRIER_BYTES, at.phase);"
+ARRIVE = "ptx::mbarrier_arrive_after(lane == 0, freed + at.stage * BARRIER_BYTES, warp_tile.loaded());"
 TURN = "if (warp == issuer && ptx::elect_one()) {"
-ADVANCE = "if (!(last_tile && k_tile + 1 == k_tiles)) position.advance();"
-STAGE_DONE = "(done - freed) / BARRIER_BYTES"
+ADVANCE = "if (!last) at.advance();"
 
 MUTANTS = (
     # when a stage is free
@@ -35,26 +35,36 @@ MUTANTS = (
         "arrive-without-dependency",
         "the arrival may overtake the last ldmatrix, an mma in front of it or not",
         ARRIVE,
-        "if (lane == 0) ptx::mbarrier_arrive(done);",
+        "if (lane == 0) ptx::mbarrier_arrive(freed + at.stage * BARRIER_BYTES);",
         "race",
+        file=RING,
     ),
     _rotating(
         "arrive-before-last-load",
         "frees a tile whose last fragments it loads only then",
         ARRIVE,
-        f"{ARRIVE}\n      warp_tile.load(1, Ring::a(ring, {STAGE_DONE}), Ring::b(ring, {STAGE_DONE}), 3);",
+        f"{ARRIVE}\n    warp_tile.load(1, a_tile, b_tile, 3);",
         "race",
         "in-flight",
+        file=RING,
     ),
     _rotating(
         "no-warp-sync",
         "one lane passes on what the others may still read",
-        "      ptx::warp_sync();\n",
+        "    ptx::warp_sync();\n",
         "",
         "race",
+        file=RING,
     ),
     _rotating(
-        "every-lane-arrives", "all lanes free the tile, not one", "if (lane == 0) ptx", "ptx", "race", "deadlock"
+        "every-lane-arrives",
+        "all lanes free the tile, not one",
+        "lane == 0, freed",
+        "true, freed",
+        "race",
+        "deadlock",
+        "mbarrier",
+        file=RING,
     ),
     _rotating(
         "count-one-warp-less",
@@ -63,6 +73,7 @@ MUTANTS = (
         "BARRIER_BYTES, Config::WARPS - 1);",
         "mbarrier",
         "race",
+        file=RING,
     ),
     _rotating(
         "count-one-warp-more",
@@ -70,23 +81,27 @@ MUTANTS = (
         "BARRIER_BYTES, Config::WARPS);",
         "BARRIER_BYTES, Config::WARPS + 1);",
         "deadlock",
+        file=RING,
     ),
     _rotating(
         "frees-next-tile",
         "frees the tile that it has only begun",
         ARRIVE,
-        ARRIVE.replace("done", "freed + position.stage * BARRIER_BYTES"),
+        ARRIVE.replace("at.stage", "(at.stage + 1) % Config::STAGES"),
         "deadlock",
+        "race",
+        file=RING,
     ),
     # who refills it, when
-    _rotating("no-wait-for-freed", "refills a stage without waiting for its readers", FREED, "", "race"),
+    _rotating("no-wait-for-freed", "refills a stage without waiting for its readers", FREED, "", "race", file=RING),
     _rotating(
         "freed-wrong-parity",
         "waits for the release before, which has always been",
         FREED,
-        FREED.replace("refill.phase", "refill.phase ^ 1"),
+        FREED.replace("at.phase", "at.phase ^ 1"),
         "race",
         "deadlock",
+        file=RING,
     ),
     _rotating(
         "back-keeps-phase",
@@ -100,8 +115,8 @@ MUTANTS = (
     _rotating(
         "lag-too-short",
         "copies into the stage after the one that is to be refilled",
-        "position.back(LAG);",
-        "position.back(LAG - 1);",
+        "position.back(Gemm::LAG);",
+        "position.back(Gemm::LAG - 1);",
         "race",
         "in-flight",
         "deadlock",
@@ -109,8 +124,8 @@ MUTANTS = (
     _rotating(
         "lag-too-long",
         "copies into the stage before the one that is to be refilled",
-        "position.back(LAG);",
-        "position.back(LAG + 1);",
+        "position.back(Gemm::LAG);",
+        "position.back(Gemm::LAG + 1);",
         "race",
         "in-flight",
         "deadlock",
@@ -118,8 +133,8 @@ MUTANTS = (
     _rotating(
         "copies-one-tile-further",
         "refills with the tile after the one that is due",
-        "k_tile + STAGES - LAG);",
-        "k_tile + STAGES - LAG + 1);",
+        "k_tile + AHEAD);",
+        "k_tile + AHEAD + 1);",
         VALUES,
         "deadlock",
     ),
@@ -141,26 +156,28 @@ MUTANTS = (
         "every-warp-issues",
         "all warps refill, not the one whose turn it is",
         TURN,
-        TURN.replace("warp == issuer && ", ""),
+        "if (ptx::elect_one()) {",
         "mbarrier",
         "in-flight",
     ),
     # what has landed
-    _rotating("no-wait-for-landed", "reads a tile without waiting for it", LANDED, "", "in-flight"),
+    _rotating("no-wait-for-landed", "reads a tile without waiting for it", LANDED, "", "in-flight", file=RING),
     _rotating(
         "landed-wrong-parity",
         "waits for the tile before",
         LANDED,
-        LANDED.replace("position.phase", "position.phase ^ 1"),
+        LANDED.replace("at.phase", "at.phase ^ 1"),
         "in-flight",
         "deadlock",
+        file=RING,
     ),
     _rotating(
         "waits-behind-last-tile",
         "waits for a tile behind the block's last",
         ADVANCE,
-        "position.advance();",
+        "at.advance();",
         "deadlock",
+        file=RING,
     ),
     _rotating(
         "stays-at-each-last-tile",
@@ -176,6 +193,7 @@ MUTANTS = (
         "ptx::fence_mbarrier_init();",
         "",
         "mbarrier",
+        file=RING,
     ),
     _rotating(
         "no-init-barrier",
@@ -233,9 +251,10 @@ MUTANTS = (
     _rotating(
         "first-batch-only",
         "every batch multiplies the first A",
-        "a_batched ? from.batch : 0",
+        "from.a_batched ? tile.batch : 0",
         "0",
         VALUES,
+        file=RING,
         shape=(72, 72, 72),
         batch=5,
     ),

@@ -28,6 +28,8 @@ uint32_t grid_blocks();
 bool elect_one(Site site = Site::current());
 [[noreturn]] void trap(Site site = Site::current());
 
+uint32_t after(uint32_t loaded, uint32_t value);
+
 // ---- thread barriers ----
 void barrier_sync(Site site = Site::current());
 void barrier_sync_after(uint32_t loaded, Site site = Site::current());
@@ -90,7 +92,7 @@ void cp_async_wait_group(Site site = Site::current()) {
 void mbarrier_init(uint32_t barrier, uint32_t arrivals, Site site = Site::current());
 void fence_mbarrier_init(Site site = Site::current());
 void mbarrier_arrive(uint32_t barrier, Site site = Site::current());
-void mbarrier_arrive_after(uint32_t barrier, uint32_t loaded, Site site = Site::current());
+void mbarrier_arrive_after(bool arrives, uint32_t barrier, uint32_t loaded, Site site = Site::current());
 uint32_t mbarrier_arrive_pending(uint32_t barrier, Site site = Site::current());
 void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes, Site site = Site::current());
 void mbarrier_wait_parity(uint32_t barrier, uint32_t parity, Site site = Site::current());

@@ -93,7 +93,8 @@ void mbarrier_arrive(uint32_t address, Site site) {
 }
 
 // Which loads `loaded` depends on cannot be seen from here: all of the warp's are taken to be among them.
-void mbarrier_arrive_after(uint32_t address, uint32_t, Site site) {
+void mbarrier_arrive_after(bool arrives, uint32_t address, uint32_t, Site site) {
+  if (!arrives) return;
   const CallingThread me(Operation::mbarrier_arrive_after, site);
   Mbarrier* barrier = find_barrier(me, address);
   if (!barrier) return;

@@ -31,6 +31,8 @@ bool elect_one(Site site) {
   return me.lane.index == elected;
 }
 
+uint32_t after(uint32_t, uint32_t value) { return value; }
+
 void trap(Site site) {
   const CallingThread me(Operation::trap, site);
   me.report(Kind::trap, Space::none, 0, [] { return std::string("the kernel stopped itself with trap"); });

@@ -1,0 +1,101 @@
+// TMA issued by warps that do nothing else: one thread copies as fast as stages become free, eight warps multiply.
+//
+// Runs from compute capability 9.0. Threads of a block start with equal shares of the registers: 168 with four warps
+// more, too few for a warp tile of 64x64. So the producers are a whole warpgroup, which can give registers away
+// (setmaxnreg, in code for sm_90a and sm_120f; elsewhere the kernel is right and spills).
+//
+//   producer: for each tile of K: wait until all have freed its stage; start copying
+//   consumers: wait for tile 0; load its first fragments
+//     for each tile of K: multiply it, free its stage, load the next one's first fragments: see tma_ring.cuh
+//     C by shuffles in 16-byte stores
+//
+// A persistent block goes on with another tile of C: the producer runs ahead into it by as many tiles of K as there are
+// stages, without knowing that it is another one.
+#pragma once
+
+#include "epilogue.cuh"
+#include "raster.cuh"
+#include "tma_ring.cuh"
+
+namespace hgemm {
+
+template <class T, class Config>
+struct TmaProducerGemm {
+  using Shape = Config;
+  using Ring = TmaRing<Config>;
+  using Epilogue = StoreShuffled<T, Config>;
+  static constexpr int THREADS = Config::THREADS + 128;
+  static constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
+  static_assert(Config::THREADS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "of a multiprocessor");
+  static_assert(Config::WARPS % 4 == 0, "setmaxnreg takes whole warpgroups");
+  static_assert(Config::STAGED_ROWS == 0, "C is stored by shuffles");
+  static_assert(!Config::TAIL, "the last wave is shared out by tma_rotating.cuh");
+  static constexpr int SHARED_BYTES = Ring::BYTES + Ring::BARRIERS_BYTES;
+
+  static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
+  static const char* resources(HgemmResources* result);
+};
+
+template <class T, class Config>
+HGEMM_KERNEL((TmaProducerGemm<T, Config>::THREADS), 1)
+tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map, const int K,
+                  const Output c, const bool a_batched, const bool b_batched, const uint32_t c_tiles) {
+  using Gemm = TmaProducerGemm<T, Config>;
+  using Ring = typename Gemm::Ring;
+  const uint32_t warp = ptx::warp_index();
+  const Ring ring(ptx::shared_base(), ptx::shared_base() + Ring::BYTES);
+  const int k_tiles = tiles(K, Config::TILE_K);
+  if (warp == 0 && ptx::elect_one()) ring.init();
+  ptx::barrier_sync();  // the mbarriers are initialised for everyone, and the last barrier of the whole block
+
+  if (warp >= Config::WARPS) {
+    ptx::setmaxnreg_dec<Gemm::PRODUCER_REGISTERS>();
+    if (warp > Config::WARPS || !ptx::elect_one()) return;
+    ptx::prefetch_tensor_map(&a_map);
+    ptx::prefetch_tensor_map(&b_map);
+    typename Ring::Position position;
+    for (uint32_t number = ptx::block_index(); number < c_tiles; number += ptx::grid_blocks()) {
+      const BlockTile tile = block_tile<Config>(number, c.M, c.N);
+      for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
+        // In the first round the stage is new: the parity of a phase before the first counts as completed.
+        ring.wait_freed(position.back(Config::STAGES));
+        ring.copy({&a_map, &b_map, a_batched, b_batched}, position.stage, tile, k_tile * Config::TILE_K);
+        position.advance();
+      }
+    }
+    return;
+  }
+
+  ptx::setmaxnreg_inc<Gemm::CONSUMER_REGISTERS>();
+  const uint32_t lane = ptx::lane_index();
+  WarpTile<T, Config> warp_tile(warp, lane);
+  typename Ring::Position position;
+  ring.load_first(warp_tile, position);
+  for (uint32_t number = ptx::block_index(); number < c_tiles; number += ptx::grid_blocks()) {
+    const bool last_tile = number + ptx::grid_blocks() >= c_tiles;
+    for (int k_tile = 0; k_tile < k_tiles; ++k_tile)
+      ring.multiply(warp_tile, position, last_tile && k_tile + 1 == k_tiles, lane);
+    Gemm::Epilogue::store(warp_tile, 0, c, block_tile<Config>(number, c.M, c.N), warp, lane);
+    warp_tile.clear();
+  }
+}
+
+template <class T, class Config>
+const char* TmaProducerGemm<T, Config>::launch(const HgemmProblem& p, void*, void* stream) {
+  constexpr auto kernel = tma_producer_gemm<T, Config>;
+  TensorMap a_map, b_map;
+  if (const char* error = encode_operands<T, Config>(p, &a_map, &b_map)) return error;
+  const uint32_t c_tiles = block_count<Config>(p);
+  uint32_t blocks = c_tiles;
+  if (Config::PERSISTENT)
+    if (const char* error = resident_blocks<kernel>(THREADS, SHARED_BYTES, &blocks)) return error;
+  return hgemm::launch<kernel>(blocks < c_tiles ? blocks : c_tiles, THREADS, SHARED_BYTES, stream, a_map, b_map,
+                               static_cast<int>(p.K), output(p), p.a_batch_stride != 0, p.b_batch_stride != 0, c_tiles);
+}
+
+template <class T, class Config>
+const char* TmaProducerGemm<T, Config>::resources(HgemmResources* result) {
+  return hgemm::resources<tma_producer_gemm<T, Config>>(THREADS, SHARED_BYTES, result);
+}
+
+}  // namespace hgemm

@@ -1,0 +1,97 @@
+// A ring of stages in which nobody waits for the whole block: each stage has two mbarriers, one that tells when its
+// tile has landed, one that tells when all warps have read it.
+#pragma once
+
+#include "mainloop.cuh"
+#include "pipeline.cuh"
+#include "tma_operands.cuh"
+
+namespace hgemm {
+
+// What the copy engine needs to know of A and B.
+struct TmaOperands {
+  const TensorMap *a_map, *b_map;
+  bool a_batched, b_batched;
+};
+
+template <class Config>
+struct TmaRing {
+  using Tile = Stage<Config>;
+  using Position = RingPosition<Config::STAGES>;
+  static constexpr int BYTES = Config::STAGES * Tile::BYTES;
+  static constexpr int BARRIER_BYTES = 8, BARRIERS_BYTES = 2 * Config::STAGES * BARRIER_BYTES;
+
+  uint32_t tiles;
+  uint32_t landed;  // an mbarrier a stage, completed by the bytes of a tile
+  uint32_t freed;   // the same, completed by one arrival of every warp that multiplies
+
+  HGEMM_MEMBER TmaRing(uint32_t tiles, uint32_t barriers)
+      : tiles(tiles), landed(barriers), freed(barriers + Config::STAGES * BARRIER_BYTES) {
+    if (tiles % 1024 != 0) ptx::trap();  // TMA swizzles by absolute address
+  }
+
+  // One thread, before a barrier of the block.
+  HGEMM_MEMBER void init() const {
+    for (int stage = 0; stage < Config::STAGES; ++stage) {
+      ptx::mbarrier_init(landed + stage * BARRIER_BYTES, 1);
+      ptx::mbarrier_init(freed + stage * BARRIER_BYTES, Config::WARPS);
+    }
+    ptx::fence_mbarrier_init();
+  }
+
+  HGEMM_MEMBER void wait_landed(const Position& at) const {
+    ptx::mbarrier_wait_parity(landed + at.stage * BARRIER_BYTES, at.phase);
+  }
+  HGEMM_MEMBER void wait_freed(const Position& at) const {
+    ptx::mbarrier_wait_parity(freed + at.stage * BARRIER_BYTES, at.phase);
+  }
+
+  // One thread starts copying the tile of K at `k0` for one tile of C. Outside A and B the copy engine fills in zeros,
+  // and counts the bytes of the whole box either way.
+  HGEMM_MEMBER void copy(const TmaOperands& from, int stage, const BlockTile& tile, int k0) const {
+    const uint32_t barrier = landed + stage * BARRIER_BYTES;
+    ptx::mbarrier_arrive_expect_tx(barrier, Tile::BYTES);
+    copy_boxes<typename Tile::A>(Tile::a(tiles, stage), from.a_map, barrier, tile.row, k0,
+                                 from.a_batched ? tile.batch : 0);
+    copy_boxes<typename Tile::B>(Tile::b(tiles, stage), from.b_map, barrier, tile.column, k0,
+                                 from.b_batched ? tile.batch : 0);
+  }
+
+  // A warp waits for the tile at `at` and loads its first fragments.
+  template <class Warp>
+  HGEMM_MEMBER void load_first(Warp& warp_tile, const Position& at) const {
+    wait_landed(at);
+    warp_tile.load_first(Tile::a(tiles, at.stage), Tile::b(tiles, at.stage));
+  }
+
+  // A warp multiplies the tile at `at`, whose first fragments it has, frees its stage, and goes on to the next tile:
+  //
+  //   for each k-step of 16 but the last: load the next fragments, multiply these
+  //   free the stage, behind the arrival of its last fragments in this warp's registers
+  //   wait for the next tile; load its first fragments; multiply the last step
+  //
+  // So a stage is free before its last step is multiplied. Behind the block's last tile, `last`, its first fragments
+  // are loaded once more, and not used: a load that is skipped would cost every tile a branch, before which the tensor
+  // cores run empty. They are read from a stage that this warp has freed, which nobody refills any more.
+  template <class Warp>
+  HGEMM_MEMBER void multiply(Warp& warp_tile, Position& at, bool last, int lane) const {
+    const uint32_t a_tile = Tile::a(tiles, at.stage), b_tile = Tile::b(tiles, at.stage);
+#pragma unroll
+    for (int step = 0; step + 1 < Warp::K_STEPS; ++step) {
+      warp_tile.begin(step, a_tile);
+      warp_tile.finish(step, a_tile, b_tile, step + 1);
+    }
+    warp_tile.begin(Warp::K_STEPS - 1, a_tile);
+
+    // What all lanes have read is freed by the arrival of one. Multiplying does not order it behind the last loads,
+    // since the compiler may move it up to them; what it depends on does.
+    ptx::warp_sync();
+    ptx::mbarrier_arrive_after(lane == 0, freed + at.stage * BARRIER_BYTES, warp_tile.loaded());
+
+    if (!last) at.advance();
+    wait_landed(at);
+    warp_tile.finish(Warp::K_STEPS - 1, Tile::a(tiles, at.stage), Tile::b(tiles, at.stage), 0);
+  }
+};
+
+}  // namespace hgemm
