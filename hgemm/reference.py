@@ -158,9 +158,11 @@ def ulps(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     """The signed errors of ``c``, in fp64, in units in the last place of its dtype at ``a b``. NaN where either is not
     finite."""
     reference = product_fp64(a, b)
-    smallest = torch.finfo(c.dtype).tiny
-    exponent = torch.frexp(reference.abs().clamp(min=smallest))[1] - 1
-    errors = torch.ldexp(c.double() - reference, -exponent) / torch.finfo(c.dtype).eps
+    magnitude = reference.abs().clamp(min=torch.finfo(c.dtype).tiny)
+    # The power of two at or below it, all divisions exact. Not by torch.ldexp: on a GPU other than the first it may read
+    # outside of its operands (pytorch/pytorch issue 189567).
+    power = magnitude / torch.frexp(magnitude)[0] / 2
+    errors = (c.double() - reference) / power / torch.finfo(c.dtype).eps
     return torch.where(reference.isfinite() & c.isfinite(), errors, torch.nan)
 
 
