@@ -153,7 +153,6 @@ FAMILIES: dict[str, Family] = {
                 _tma("256x128x64_s4_w64x64_producer", 1),
                 _tma("256x128x64_s4_w64x64_producer_persistent", 1),
                 # A warp tile of 96x64 does 3/2 of the work of 64x64 on 5/4 of the bytes. 4 x (57,344 + 16) bytes.
-                _tma("192x256x64_s4_w96x64_rotate", 1),
                 _tma("192x256x64_s4_w96x64_rotate_persistent", 1),
                 _tma("192x256x64_s4_w96x64_rotate_persistent_tail", 1),
                 # The same within the 101,376 bytes of sm_120: 3 x (28,672 + 16), 4 x (24,576 + 16), 2 x (49,152 + 16).

@@ -19,6 +19,10 @@ struct TmaRing {
   using Tile = Stage<Config>;
   using Position = RingPosition<Config::STAGES>;
   static constexpr int BYTES = Config::STAGES * Tile::BYTES;
+  // Tiles from the one that frees a stage to the one during which it is refilled, for a slower warp to catch up in: of
+  // four stages of 48 KB two are copied ahead, and that keeps the copy engine busy. Shallow tiles take half the time,
+  // and want three ahead.
+  static constexpr int LAG = Config::STAGES > 3 && Config::TILE_K >= 64 ? Config::STAGES - 2 : 1;
   static constexpr int BARRIER_BYTES = 8, BARRIERS_BYTES = 2 * Config::STAGES * BARRIER_BYTES;
 
   uint32_t tiles;
@@ -67,12 +71,19 @@ struct TmaRing {
   // A warp multiplies the tile at `at`, whose first fragments it has, frees its stage, and goes on to the next tile:
   //
   //   for each k-step of 16 but the last: load the next fragments, multiply these
-  //   free the stage, behind the arrival of its last fragments in this warp's registers
+  //   where LAG is 1: free the stage
   //   wait for the next tile; load its first fragments; multiply the last step
+  //   where it is more: free the stage
   //
-  // So a stage is free before its last step is multiplied. Behind the block's last tile, `last`, its first fragments
-  // are loaded once more, and not used: a load that is skipped would cost every tile a branch, before which the tensor
-  // cores run empty. They are read from a stage that this warp has freed, which nobody refills any more.
+  // The arrival that frees it stands behind that of its last fragments in this warp's registers. Where LAG is 1, the
+  // copy that refills it is wanted at once. Else it is not, and the arrival, which has to wait for those fragments, had
+  // better not stand between them and the tensor cores.
+  //
+  // Behind the block's last tile, `last`, its first fragments are loaded once more, and not used: a load that is
+  // skipped would cost every tile a branch, before which the tensor cores run empty. They are read from a stage that
+  // this warp may have freed, which nobody refills any more.
+  static constexpr bool FREED_EARLY = LAG == 1;
+
   template <class Warp>
   HGEMM_MEMBER void multiply(Warp& warp_tile, Position& at, bool last, int lane) const {
     const uint32_t a_tile = Tile::a(tiles, at.stage), b_tile = Tile::b(tiles, at.stage);
@@ -83,14 +94,20 @@ struct TmaRing {
     }
     warp_tile.begin(Warp::K_STEPS - 1, a_tile);
 
-    // What all lanes have read is freed by the arrival of one. Multiplying does not order it behind the last loads,
-    // since the compiler may move it up to them; what it depends on does.
-    ptx::warp_sync();
-    ptx::mbarrier_arrive_after(lane == 0, freed + at.stage * BARRIER_BYTES, warp_tile.loaded());
-
+    const uint32_t stage_freed = freed + at.stage * BARRIER_BYTES, loaded = warp_tile.loaded();
+    if (FREED_EARLY) free(stage_freed, loaded, lane);
     if (!last) at.advance();
     wait_landed(at);
     warp_tile.finish(Warp::K_STEPS - 1, Tile::a(tiles, at.stage), Tile::b(tiles, at.stage), 0);
+    if (!FREED_EARLY) free(stage_freed, loaded, lane);
+  }
+
+ private:
+  // What all lanes have read is freed by the arrival of one. Multiplying does not order it behind the last loads, since
+  // the compiler may move it up to them; what it depends on does.
+  HGEMM_MEMBER void free(uint32_t stage_freed, uint32_t loaded, int lane) const {
+    ptx::warp_sync();
+    ptx::mbarrier_arrive_after(lane == 0, stage_freed, loaded);
   }
 };
 

@@ -1,9 +1,8 @@
 // TMA without a barrier for the whole block in the main loop: the warps take turns at issuing copies, and every stage
 // has a second mbarrier that tells when all warps have read it.
 //
-// Runs from compute capability 9.0, as tma.cuh does. With four stages two are copied ahead, and between a stage's
-// release and its refill LAG tiles pass, in which a slower warp catches up before anyone has to wait for it. With two
-// there is one tile to copy ahead and one to catch up, less what the early release of a stage gains.
+// Runs from compute capability 9.0, as tma.cuh does. Between a stage's release and its refill LAG tiles pass, in which
+// a slower warp catches up before anyone has to wait for it; S - LAG tiles are copied ahead.
 //
 //   start copying tiles 0 .. S-LAG-1
 //   wait for tile 0; load its first fragments
@@ -31,7 +30,7 @@ struct TmaRotatingGemm {
   using Shape = Config;
   using Ring = TmaRing<Config>;
   using Epilogue = typename StoreOf<T, Config, StoreShuffled<T, Config>>::Policy;
-  static constexpr int LAG = Config::STAGES > 3 ? Config::STAGES - 2 : 1;
+  static constexpr int LAG = Ring::LAG;
   static_assert(Config::STAGES >= 2, "a tile is copied while another one is multiplied");
   static constexpr int SHARED_BYTES = Ring::BYTES + Epilogue::BYTES + Ring::BARRIERS_BYTES;
 

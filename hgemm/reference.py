@@ -159,8 +159,8 @@ def ulps(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
     finite."""
     reference = product_fp64(a, b)
     magnitude = reference.abs().clamp(min=torch.finfo(c.dtype).tiny)
-    # The power of two at or below it, all divisions exact. Not by torch.ldexp: on a GPU other than the first it may read
-    # outside of its operands (pytorch/pytorch issue 189567).
+    # The power of two at or below it, all divisions exact. Not by torch.ldexp, which on a GPU other than the first may
+    # read outside of its operands (pytorch/pytorch issue 189567).
     power = magnitude / torch.frexp(magnitude)[0] / 2
     errors = (c.double() - reference) / power / torch.finfo(c.dtype).eps
     return torch.where(reference.isfinite() & c.isfinite(), errors, torch.nan)

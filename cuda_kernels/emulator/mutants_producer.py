@@ -36,8 +36,8 @@ MUTANTS = (
     _producer(
         "freed-without-dependency",
         "the arrival may overtake the last ldmatrix",
-        "ptx::mbarrier_arrive_after(lane == 0, freed + at.stage * BARRIER_BYTES, warp_tile.loaded());",
-        "if (lane == 0) ptx::mbarrier_arrive(freed + at.stage * BARRIER_BYTES);",
+        "ptx::mbarrier_arrive_after(lane == 0, stage_freed, loaded);",
+        "if (lane == 0) ptx::mbarrier_arrive(stage_freed);",
         "race",
         file="tma_ring.cuh",
     ),

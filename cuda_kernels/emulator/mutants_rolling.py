@@ -16,15 +16,15 @@ def _rolling(name: str, what: str, file: str, original: str, changed: str, *caug
     return Mutant(f"rolling-{name}", what, file, original, changed, caught_by, "tma", ROLLING, SHAPE)
 
 
-ARRIVE = "ptx::mbarrier_arrive_after(lane == 0, freed + at.stage * BARRIER_BYTES, warp_tile.loaded());"
+FREE = "if (!FREED_EARLY) free(stage_freed, loaded, lane);"
 
 MUTANTS = (
     _rolling(
         "freed-before-last-rows",
         "frees a stage whose last rows of A it reads only then",
         "tma_ring.cuh",
-        ARRIVE,
-        f"{ARRIVE}\n    warp_tile.begin(Warp::K_STEPS - 1, a_tile);",
+        FREE,
+        f"{FREE}\n    warp_tile.begin(Warp::K_STEPS - 1, a_tile);",
         "race",
         "in-flight",
     ),

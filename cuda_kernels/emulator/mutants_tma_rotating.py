@@ -25,7 +25,8 @@ def _rotating(
 RING = "tma_ring.cuh"
 LANDED = "ptx::mbarrier_wait_parity(landed + at.stage * BARRIER_BYTES, at.phase);"
 FREED = "ptx::mbarrier_wait_parity(freed + at.stage * BARRIER_BYTES, at.phase);"
-ARRIVE = "ptx::mbarrier_arrive_after(lane == 0, freed + at.stage * BARRIER_BYTES, warp_tile.loaded());"
+STAGE = "stage_freed = freed + at.stage * BARRIER_BYTES"
+LATE = "if (!FREED_EARLY) free(stage_freed, loaded, lane);"
 TURN = "if (warp == issuer && ptx::elect_one()) {"
 ADVANCE = "if (!last) at.advance();"
 
@@ -34,16 +35,16 @@ MUTANTS = (
     _rotating(
         "arrive-without-dependency",
         "the arrival may overtake the last ldmatrix, an mma in front of it or not",
-        ARRIVE,
-        "if (lane == 0) ptx::mbarrier_arrive(freed + at.stage * BARRIER_BYTES);",
+        "ptx::mbarrier_arrive_after(lane == 0, stage_freed, loaded);",
+        "if (lane == 0) ptx::mbarrier_arrive(stage_freed);",
         "race",
         file=RING,
     ),
     _rotating(
         "arrive-before-last-load",
         "frees a tile whose last fragments it loads only then",
-        ARRIVE,
-        f"{ARRIVE}\n    warp_tile.load(1, a_tile, b_tile, 3);",
+        LATE,
+        f"{LATE}\n    warp_tile.load(1, a_tile, b_tile, 3);",
         "race",
         "in-flight",
         file=RING,
@@ -59,8 +60,8 @@ MUTANTS = (
     _rotating(
         "every-lane-arrives",
         "all lanes free the tile, not one",
-        "lane == 0, freed",
-        "true, freed",
+        "lane == 0, stage_freed",
+        "true, stage_freed",
         "race",
         "deadlock",
         "mbarrier",
@@ -86,8 +87,8 @@ MUTANTS = (
     _rotating(
         "frees-next-tile",
         "frees the tile that it has only begun",
-        ARRIVE,
-        ARRIVE.replace("at.stage", "(at.stage + 1) % Config::STAGES"),
+        STAGE,
+        STAGE.replace("at.stage", "(at.stage + 1) % Config::STAGES"),
         "deadlock",
         "race",
         file=RING,
