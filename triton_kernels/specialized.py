@@ -81,6 +81,12 @@ class Work:
         return self.whole + (self.tiles_m * self.tiles_n - self.whole) * self.parts
 
     @gluon.jit
+    def before(self, stage):
+        """The stage of the step before. Not a variable of the loop, set to ``stage`` in it and ahead of it: Triton would
+        not carry it from step to step, since by its comparison a step leaves it as it was."""
+        return gl.where(stage == 0, self.STAGES, stage) - 1
+
+    @gluon.jit
     def item(self, item):
         """The first row and column of C of an item, its place in the workspace, its first step of K and how many."""
         tiles = self.tiles_m * self.tiles_n
@@ -206,7 +212,6 @@ def _multiply(
     for item in range(gl.program_id(0), work.items(), gl.num_programs(0)):
         m, n, place, _, count = work.item(item)
         tile_sums = gl.full([rows, columns], 0, gl.float32, wgmma)
-        before = stage
         for step in range(count):
             a_tile = work.a_ring.index(stage)
             b_tile = work.b_ring.index(stage)
@@ -221,14 +226,13 @@ def _multiply(
             mbarrier.wait(work.filled.index(stage), phase)
             tile_sums = warpgroup_mma(a_tile, b_tile, tile_sums, is_async=True)
             tile_sums = warpgroup_mma_wait(1, deps=[tile_sums])
-            mbarrier.arrive(work.freed.index(before), pred=step > 0)
-            before = stage
+            mbarrier.arrive(work.freed.index(work.before(stage)), pred=step > 0)
             stage += 1
             if stage == work.STAGES:
                 stage = 0
                 phase ^= 1
         tile_sums = warpgroup_mma_wait(0, deps=[tile_sums])
-        mbarrier.arrive(work.freed.index(before))
+        mbarrier.arrive(work.freed.index(work.before(stage)))
         if SHARED and item >= work.whole:
             part = sums + place.to(gl.int64) * (work.BLOCK_M * work.BLOCK_N)
             down = row + gl.arange(0, rows, gl.SliceLayout(1, wgmma))
