@@ -1,11 +1,13 @@
 """The specialised kernel of Hopper, compiled with no GPU: who copies, who multiplies, and what each waits for."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 import torch
 import triton
+from ptx_block import Block, Hang, Race
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -106,6 +108,66 @@ def test_a_stage_is_given_back_when_its_product_is_done_and_refilled_when_all_ga
     assert set(re.findall(r"expect_tx\S* _, \[%r\d+\], (\d+);", code.ptx)) == {str(stage_bytes)}
     counts = re.findall(r"mbarrier\.init\S+ \[%r\d+\], (\d+);", code.ptx)
     assert sorted(counts) == sorted(["1"] * options["STAGES"] + [str(groups)] * options["STAGES"])
+
+
+PROGRAMS = 4
+
+
+def run_blocks(config: str, ptx: str, seed: int) -> Iterator[Block]:
+    """The blocks of a product of 3 x 3 tiles, the last ones partly full, with more steps of K than there are stages."""
+    options = specialized_options(config)
+    a, b, _ = blocks(config, "n", "t")
+    M, N, K = 3 * a[0] - 42, 3 * b[0] - 8, 1000
+    whole, parts = (8, 3) if config.endswith("_tail") else (9, 1)
+    assert -(-K // options["BLOCK_K"]) > options["STAGES"]
+    for program in range(PROGRAMS):
+        # A box is 128 bytes of each stored row of a tile. Of what is passed for a descriptor it is the first of five.
+        block = Block(ptx, [M, N, K, whole, parts], {0: 128 * a[0], 5: 128 * b[0]}, program, PROGRAMS, seed)
+        block.run()
+        yield block
+
+
+@pytest.mark.parametrize("config", SPECIALIZED)
+def test_a_ring_that_wraps_hands_every_tile_to_every_warpgroup(config: str) -> None:
+    options = specialized_options(config)
+    (tile_m, step), (tile_n, _), _ = blocks(config, "n", "t")
+    multiplied: Counter[tuple[int, ...]] = Counter()
+    for block in run_blocks(config, made(config).ptx, seed=5):
+        corners: list[dict[int, tuple[int, int]]] = [{} for _ in range(block.turn)]
+        for box in block.copies:
+            of_turn = corners[box.turn - 1]
+            of_turn[box.matrix] = min(of_turn.get(box.matrix, box.corner), box.corner)
+        assert all(turn[0][0] == turn[5][0] for turn in corners)
+        multiplied.update((turn[0][1], turn[5][1], turn[0][0]) for turn in corners)
+        busy = [warp for warp in block.warps if warp.products]
+        assert len(busy) == 4 * options["DOWN"] * options["ACROSS"]
+        assert all(warp.products == [{turn + 1} for turn in range(block.turn)] for warp in busy)
+    steps = range(0, 1000, step)
+    tiles = {(m * tile_m, n * tile_n, k) for m in range(3) for n in range(3) for k in steps}
+    assert multiplied == Counter(tiles)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "replacement", "found"),
+    [
+        # No arrival in the loop: what arrives is what is arrived at past the loop.
+        (r"@%p\d+ (mbarrier\.arrive\.shared::cta\.b64 _, \[%r\d+\];)(?=(?:(?!\$L__BB).)*\bbra)", "", Hang),
+        # Two phases a lap of the ring: the parity that is waited for stays away.
+        (r"(mbarrier\.init\S+ \[%r\d+\]), 2;", r"\1, 1;", Hang),
+        (r"(mbarrier\.init\S+ \[%r\d+\]), 2;", r"\1, 3;", Hang),
+        (r"expect_tx(\S+) _, \[(%r\d+)\], 49152", r"expect_tx\1 _, [\2], 49168", Hang),
+        (r"expect_tx(\S+) _, \[(%r\d+)\], 49152", r"expect_tx\1 _, [\2], 16384", Race),
+        (r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;", Race),
+        (r"(setmaxnreg\.inc\.sync\.aligned\.u32\s+)240;", r"\g<1>248;", Hang),
+    ],
+)
+def test_a_ring_out_of_step_is_found(pattern: str, replacement: str, found: type[Exception]) -> None:
+    config = LARGEST.removesuffix("_tail")
+    ptx, count = re.subn(pattern, replacement, made(config).ptx, flags=re.DOTALL)
+    assert count
+    with pytest.raises(found):
+        for seed in range(8):
+            list(run_blocks(config, ptx, seed))
 
 
 @pytest.mark.parametrize("config", SPECIALIZED)

@@ -82,8 +82,11 @@ class Work:
 
     @gluon.jit
     def before(self, stage):
-        """The stage of the step before. Not a variable of the loop, set to ``stage`` in it and ahead of it: Triton would
-        not carry it from step to step, since by its comparison a step leaves it as it was."""
+        """The stage of the step before.
+
+        Not a variable that is set to ``stage`` ahead of the loop and at the end of each step: Triton finds what a loop
+        has to carry by running its body once on the values ahead of it, and that one comes out as it went in.
+        """
         return gl.where(stage == 0, self.STAGES, stage) - 1
 
     @gluon.jit

@@ -1,0 +1,265 @@
+"""Runs a block of a kernel from its PTX as far as its warps wait for one another: mbarriers, barriers, registers, TMA.
+
+What only computes elements of C is left out: a register that depends on it is unknown, and no branch may. Lanes of a
+warp run together. Which warp goes on, and which copy lands, is drawn at every point where others could tell.
+"""
+
+import random
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+LANES = np.arange(32)
+SHARED, PARAMETERS = 0, 1 << 30  # addresses: of shared memory, and of a parameter at its index from here on
+COMPARED = {
+    name: getattr(np, full)
+    for name, full in zip(
+        ("eq", "ne", "lt", "le", "gt", "ge"),
+        ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
+        strict=True,
+    )
+}
+COMPUTED: dict[str, Callable[..., np.ndarray]] = {
+    "mov": lambda a: a, "cvt": lambda a: a, "cvta": lambda a: a, "add": np.add, "sub": np.subtract,
+    "mul.lo": np.multiply, "mad.lo": lambda a, b, c: a * b + c, "min": np.minimum, "max": np.maximum,
+    "div": lambda a, b: np.sign(a) * np.sign(b) * (abs(a) // abs(b)), "shl": np.left_shift, "shr": np.right_shift,
+    "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    "bfe": lambda a, first, bits: (a >> first) & ((1 << bits) - 1), "selp": lambda a, b, p: np.where(p, a, b),
+    "shfl.sync": lambda a, lane, *_: a[lane],
+}  # fmt: skip
+
+
+class Hang(Exception):
+    """No warp can go on."""
+
+
+class Race(Exception):
+    """A tile is read that has not arrived, or is overwritten while it is read."""
+
+
+@dataclass
+class Mbarrier:
+    count: int
+    phase: int = 0
+    arrived: int = 0
+    bytes: int = 0
+
+    def change(self, arrivals: int, bytes: int) -> None:
+        self.arrived += arrivals
+        self.bytes += bytes
+        if self.arrived > self.count:
+            raise Race("more arrivals at an mbarrier than it counts")
+        if self.arrived == self.count and not self.bytes:
+            self.phase, self.arrived = self.phase + 1, 0
+
+
+@dataclass
+class Box:
+    """What a copy wrote, or is writing, to shared memory."""
+
+    turn: int  # of the ring: how many times its mbarrier's like had been told what to expect
+    matrix: int  # the index of the descriptor's parameter
+    corner: tuple[int, int]
+    landed: bool = False
+
+
+@dataclass
+class Warp:
+    index: int
+    registers: dict[str, np.ndarray] = field(default_factory=dict)
+    allowed: int = 0  # registers a thread
+    reading: list[set[int]] = field(default_factory=list)  # boxes' addresses, by group of wgmma in flight
+    open: set[int] = field(default_factory=set)
+    products: list[set[int]] = field(default_factory=list)  # turns of the ring that each group of wgmma read
+    waits: str = ""
+
+
+class Block:
+    """``numbers``: the last 32-bit parameters. ``box_bytes``: of what a copy moves, by index of its parameter."""
+
+    def __init__(self, ptx: str, numbers: list[int], box_bytes: dict[int, int], program: int, programs: int, seed: int):
+        head, body = ptx[ptx.index(".entry") :].split("\n{", 1)
+        declared = re.findall(r"\.param\b[^,)]*?(\.\w+) (\w+_param_\d+)(?:\[\d+\])?[,)\s]", head)
+        narrow = [name for kind, name in declared if kind == ".u32"]
+        self.parameters = dict(zip(narrow[-len(numbers) :], numbers, strict=True))
+        self.box_bytes, self.random = box_bytes, random.Random(seed)
+        self.special = {"%ctaid.x": program, "%nctaid.x": programs, "global_smem": SHARED}
+        threads, maxnreg = (int(re.findall(rf"\.{name} (\d+)", head)[0]) for name in ("reqntid", "maxnreg"))
+        self.warps = [Warp(index, allowed=maxnreg) for index in range(threads // 32)]
+        self.free_registers = 0  # of those that the block was launched with
+        self.mbarriers: dict[int, Mbarrier] = {}
+        self.memory: dict[int, int] = {}
+        self.boxes: dict[int, Box] = {}
+        self.flying: list[tuple[Box, Mbarrier, int]] = []
+        self.turn = 0
+        self.copies: list[Box] = []
+        self.barriers: dict[str, tuple[int, int]] = {}  # warps that have come, and how often it opened
+        body = re.sub(r"//.*", "", body[: body.index("$L__func_end0")])
+        tables = r"^\s*(\S+):\s*\.branchtargets([^;]*);"
+        self.tables = {name: re.findall(r"\$\w+", text) for name, text in re.findall(tables, body, re.MULTILINE)}
+        # Without tables, directives, and the labels of loops that wait: a wait is one step here.
+        body = re.sub(rf"{tables}|^\s*\.\w.*|^\s*\w+:\s*$", "", body, flags=re.MULTILINE)
+        self.code: list[tuple[str, str, list[str]]] = []  # guard, instruction, operands
+        self.labels: dict[str, int] = {}
+        for part in re.findall(r"\$L\w+(?=:)|[@a-z][^;]*;", body):
+            if part.startswith("$"):
+                self.labels[part] = len(self.code)
+            elif match := re.fullmatch(r"(?:@(!?%\w+)\s+)?([a-z][\w.:]*)\s*([^;]*);", part, re.DOTALL):
+                self.code.append((match[1] or "", match[2], re.findall(r"[^\s,|{}\[\]]+", match[3])))
+
+    def value(self, warp: Warp, text: str, kind: str) -> np.ndarray:
+        """KeyError or ValueError if it is not known."""
+        base, _, offset = text.partition("+")
+        if base == "%tid.x":
+            number = 32 * warp.index + LANES
+        elif base.startswith("%") and base not in self.special:
+            number = warp.registers[base]
+        elif base in self.special:
+            number = np.full(32, self.special[base])
+        elif "_param_" in base:
+            number = np.full(32, PARAMETERS + int(base.rpartition("_")[2]))
+        else:
+            number = np.full(32, int(base))
+        number = number + int(offset or 0)
+        bits = int(kind[1:]) if kind[1:] in ("16", "32") else 0
+        if bits and kind[0] == "s":
+            return (number + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
+        return number % (1 << bits) if bits else number
+
+    def run(self) -> None:
+        """Until all warps have returned. Raises Hang or Race."""
+        running = {warp.index: self.steps(warp) for warp in self.warps}
+        ready = {index: next(steps) for index, steps in running.items()}
+        while running:
+            able = [index for index in running if ready[index]()] + [-1] * bool(self.flying)
+            if not able:
+                raise Hang("; ".join(f"warp {index} at {self.warps[index].waits}" for index in running))
+            chosen = self.random.choice(able)
+            if chosen < 0:
+                box, mbarrier, size = self.flying.pop(self.random.randrange(len(self.flying)))
+                box.landed = True
+                mbarrier.change(0, -size)
+                continue
+            try:
+                ready[chosen] = next(running[chosen])
+            except StopIteration:
+                del running[chosen]
+
+    def steps(self, warp: Warp) -> Iterator[Callable[[], bool]]:
+        """Runs a warp; yields, where it may have to wait, whether it can go on."""
+        at = 0
+        while True:
+            guard, name, operands = self.code[at]
+            at += 1
+            lanes = np.full(32, True)
+            if guard:
+                lanes = warp.registers[guard.lstrip("!")].astype(bool) ^ guard.startswith("!")
+                if not lanes.any():
+                    continue
+            stem, kind = name.split(".")[0], name.split(".")[-1]
+            if stem in ("bra", "brx"):
+                assert lanes.all(), "lanes of a warp part"
+                table = self.tables.get(operands[-1])
+                at = self.labels[table[int(self.value(warp, operands[0], "u32")[0])] if table else operands[0]]
+            elif stem == "ret":
+                return
+            elif stem in ("mbarrier", "bar", "barrier", "setmaxnreg") or name.startswith("cp.async.bulk.tensor"):
+                warp.waits = f"{name} {operands}"
+                yield lambda: True
+                yield self.synchronise(warp, name, operands, int(lanes.sum()))
+            elif stem == "wgmma":
+                self.multiply(warp, name, operands)
+            elif stem == "elect":
+                warp.registers[operands[1]] = LANES == 0
+            else:
+                self.compute(warp, stem, name, kind, operands)
+
+    def compute(self, warp: Warp, stem: str, name: str, kind: str, operands: list[str]) -> None:
+        try:
+            if name == "ld.param.b32":
+                result = np.full(32, self.parameters[operands[1]])
+            elif name == "ld.shared.b8":
+                result = np.array([self.memory[int(byte)] for byte in self.value(warp, operands[1], "u32")])
+            elif name.startswith("st.shared") and kind == "b32":
+                values = np.array([self.value(warp, text, "u32")[0] for text in operands[1:]], "<u4")
+                first = int(self.value(warp, operands[0], "u32")[0])
+                self.memory |= {first + i: byte for i, byte in enumerate(values.tobytes())}
+                return
+            else:
+                values = [self.value(warp, text, kind) for text in operands[1:]]
+                if stem == "setp":
+                    result = COMPARED[name.split(".")[1]](*values)
+                else:
+                    result = COMPUTED[".".join(name.split(".")[:2]) if stem in ("mul", "mad", "shfl") else stem](
+                        *values
+                    )
+            warp.registers[operands[0]] = result
+        except (KeyError, ValueError):
+            for text in operands[:1]:
+                warp.registers.pop(text, None)
+
+    def synchronise(self, warp: Warp, name: str, operands: list[str], lanes: int) -> Callable[[], bool]:
+        if name == "bar.warp.sync" or name.startswith("cp.async.bulk.tensor.2d.global"):
+            return lambda: True
+        numbers = [int(self.value(warp, text, "u64")[0]) for text in operands if text not in ("_", "complete")]
+        if name.startswith("mbarrier.init"):
+            self.mbarriers[numbers[0]] = Mbarrier(numbers[1])
+        elif name.startswith("mbarrier.arrive.expect_tx"):
+            self.turn += 1
+            self.mbarriers[numbers[0]].change(lanes, numbers[1])
+        elif name.startswith("mbarrier.arrive"):
+            self.mbarriers[numbers[0]].change(lanes * [*numbers, 1][1], 0)
+        elif name.startswith("mbarrier.try_wait.parity"):
+            mbarrier, parity = self.mbarriers[numbers[0]], numbers[1]
+            return lambda: mbarrier.phase % 2 != parity
+        elif name.startswith("setmaxnreg"):
+            return self.change_registers(warp, numbers[0])
+        elif name.startswith("cp.async.bulk.tensor"):
+            self.copy(numbers)
+        else:
+            barrier, warps = operands[0], [*numbers, 32 * len(self.warps)][1] // 32
+            come, opened = self.barriers.get(barrier, (0, 0))
+            self.barriers[barrier] = (0, opened + 1) if come + 1 == warps else (come + 1, opened)
+            return lambda: self.barriers[barrier][1] > opened
+        return lambda: True
+
+    def change_registers(self, warp: Warp, wanted: int) -> Callable[[], bool]:
+        def ready() -> bool:
+            more = 32 * (wanted - warp.allowed)
+            if more > self.free_registers:
+                return False
+            self.free_registers -= more
+            warp.allowed = wanted
+            return True
+
+        return ready
+
+    def copy(self, numbers: list[int]) -> None:
+        destination, matrix, *corner, mbarrier = numbers
+        matrix -= PARAMETERS
+        if any(destination in group for warp in self.warps for group in [*warp.reading, warp.open]):
+            raise Race(f"turn {self.turn} overwrites what a warpgroup still reads")
+        self.boxes[destination] = Box(self.turn, matrix, (corner[0], corner[1]))
+        self.copies.append(self.boxes[destination])
+        size = self.box_bytes[matrix]
+        self.flying.append((self.boxes[destination], self.mbarriers[mbarrier], size))
+
+    def multiply(self, warp: Warp, name: str, operands: list[str]) -> None:
+        if name.startswith("wgmma.mma_async"):
+            for text in [text for text in operands if text.startswith("%rd")]:
+                # A descriptor begins with 14 bits of the address, which is in units of 16 bytes.
+                address = (int(self.value(warp, text, "u64")[0]) & 0x3FFF) * 16
+                start = max((start for start in self.boxes if start <= address), default=-1)
+                box = self.boxes.get(start)
+                if not box or not box.landed or address >= start + self.box_bytes[box.matrix]:
+                    raise Race("a tile is read that has not arrived")
+                warp.open.add(start)
+        elif name.startswith("wgmma.commit_group"):
+            warp.products.append({self.boxes[start].turn for start in warp.open})
+            warp.reading.append(warp.open)
+            warp.open = set()
+        elif name.startswith("wgmma.wait_group"):
+            left = int(operands[0])
+            warp.reading = warp.reading[len(warp.reading) - left :] if left else []
