@@ -14,13 +14,8 @@ import numpy as np
 LANES = np.arange(32)
 SHARED, PARAMETERS = 0, 1 << 30  # addresses: of shared memory, and of a parameter at its index from here on
 COMPARED = {
-    name: getattr(np, full)
-    for name, full in zip(
-        ("eq", "ne", "lt", "le", "gt", "ge"),
-        ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"),
-        strict=True,
-    )
-}
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal
+}  # fmt: skip
 COMPUTED: dict[str, Callable[..., np.ndarray]] = {
     "mov": lambda a: a, "cvt": lambda a: a, "cvta": lambda a: a, "add": np.add, "sub": np.subtract,
     "mul.lo": np.multiply, "mad.lo": lambda a, b, c: a * b + c, "min": np.minimum, "max": np.maximum,
@@ -59,7 +54,7 @@ class Mbarrier:
 class Box:
     """What a copy wrote, or is writing, to shared memory."""
 
-    turn: int  # of the ring: how many times its mbarrier's like had been told what to expect
+    turn: int  # of the ring: the steps that the copying warp had begun, this one among them
     matrix: int  # the index of the descriptor's parameter
     corner: tuple[int, int]
     landed: bool = False
