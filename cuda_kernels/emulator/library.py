@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import contextlib
 import ctypes
 import json
@@ -124,6 +125,11 @@ class EmulatedLibrary:
         error = call()
         report = json.loads(self.functions.hgemm_emulator_end())
         return (error.decode(errors="replace") if error else None), report
+
+    def close(self) -> None:
+        """Unloads the library, which keeps the stacks of all its threads: those of a hundred libraries are more
+        mappings than a process may have. Nothing of it can be called any more."""
+        _ctypes.dlclose(self.functions._handle)
 
     def workspace_bytes(self, problem: HgemmProblem, config: int) -> int:
         """hgemm_workspace_bytes."""

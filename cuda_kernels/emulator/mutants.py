@@ -85,6 +85,7 @@ def run(mutant: Mutant, core: Path) -> Outcome:
             kinds, lines = multiply(library, mutant, schedule)
             found[schedule] = kinds
             places |= lines
+        library.close()
     return Outcome(mutant.name, mutant.what, mutant.file, mutant.caught_by, found, tuple(sorted(places)))
 
 

@@ -43,13 +43,14 @@ def load(path: Path) -> Results:
 
 
 def newest_packaged() -> Path:
-    """The newest packaged results file with something to draw. Raises NothingToDraw if there is none."""
+    """The newest packaged results file in which the device was timed. Raises NothingToDraw if there is none."""
     for path in packaged():
         try:
-            load(path)
+            results = load(path)
         except (ResultsError, NothingToDraw):
             continue
-        return path
+        if any(_on_the_device(case) for case in results.cases):
+            return path
     raise NothingToDraw("no measurements come with this package; name a results file with --from")
 
 
@@ -70,14 +71,14 @@ def timed_cases(results: Results, dtype: str) -> list[CaseResult]:
 
 def device_cases(results: Results, dtype: str) -> list[CaseResult]:
     """Those in which the device was timed, which a roof limits, and not the host. Raises NothingToDraw for none."""
-    cases = [
-        case
-        for case in timed_cases(results, dtype)
-        if any(row.timing and row.timing.mode != "e2e" for row in timed_rows(case))
-    ]
+    cases = [case for case in timed_cases(results, dtype) if _on_the_device(case)]
     if not cases:
         raise NothingToDraw(f"in {dtype} the host's time was measured (mode e2e), and a roofline shows the device's")
     return cases
+
+
+def _on_the_device(case: CaseResult) -> bool:
+    return any(row.timing and row.timing.mode != "e2e" for row in timed_rows(case))
 
 
 def one_case(cases: Sequence[CaseResult], mnk: tuple[int, int, int] | None) -> CaseResult:
