@@ -21,16 +21,30 @@ from hgemm.triton_kernels import adapter, gluon, launcher, mma_sync, pointer, tm
 
 POINTERS = "128x128x32_s3_w64x32"
 CALLS: list[tuple[Any, ...]] = []
+SCRATCH: list[tuple[Any, ...]] = []  # what was asked of torch's allocator
+
+
+FAILURES: list[Exception] = []  # of the C function
 
 
 def record(*arguments: Any) -> None:
     CALLS.append(arguments)
+    if FAILURES:
+        raise FAILURES[0]
 
 
 @pytest.fixture(autouse=True)
 def c_function(hopper: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: F811
     """Triton's own CudaLauncher, on a C function that records."""
     CALLS.clear()
+    SCRATCH.clear()
+    FAILURES.clear()
+
+    def allocate(size: int, stream: int) -> int:
+        SCRATCH.append(("given", size, stream))
+        return 2**40
+
+    monkeypatch.setattr(launcher, "_allocator", lambda device: (allocate, lambda at: SCRATCH.append(("back", at))))
     utils = {"launch": record, "build_signature_metadata": lambda signature: tuple(signature)}
     monkeypatch.setattr(RECORD, "launcher_cls", driver.CudaLauncher, raising=False)
     monkeypatch.setattr(RECORD, "utils", SimpleNamespace(**vars(RECORD.utils), **utils))
@@ -246,3 +260,20 @@ def test_too_much_shared_memory_is_a_refusal_when_it_is_bound(monkeypatch: pytes
 def test_on_the_cpu_the_interpreter_needs_tensors() -> None:
     for record_ in adapter.backends():
         assert record_.launcher_at(Problem.from_tensors(*operands()), None) is None
+
+
+def test_scratch_memory_is_of_the_stream_and_given_back_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = operands()
+    launch = tma.bind(Problem.from_tensors(*tensors), CONFIG)
+    assert launch is not None
+    launch(*(tensor.data_ptr() for tensor in tensors))
+    (given, size, stream), back = SCRATCH
+    assert (given, stream, back) == ("given", STREAM, ("back", 2**40))
+    assert size > 0
+    assert size % 128 == 0  # descriptors of 128 bytes
+    SCRATCH.clear()
+
+    FAILURES.append(RuntimeError("no launch"))
+    with pytest.raises(RuntimeError, match="no launch"):
+        launch(*(tensor.data_ptr() for tensor in tensors))
+    assert [what for what, *_ in SCRATCH] == ["given", "back"]

@@ -188,7 +188,7 @@ def _bound(
     flags = compiled.function, run.launch_cooperative_grid, run.launch_pdl
     unhooked = compiled.metadata, None, None, None
     scratch_bytes = programs * run.num_ctas * run.global_scratch_size
-    template = torch.empty(0, dtype=torch.int8, device=device)  # new_empty_strided of one costs half of torch.empty
+    allocate, release = _allocator(device)
     described = () if order == "scratch first" else (run.arg_annotations, run.kernel_signature)
 
     def launch(*addresses: int) -> None:
@@ -198,18 +198,32 @@ def _bound(
         if _hooked(knobs):
             told = kernel.launch_metadata((programs, 1, 1), stream, *arguments)
             metadata = (compiled.metadata, told, knobs.launch_enter_hook, knobs.launch_exit_hook)
-        scratch = at = None
-        if scratch_bytes:
-            # Torch's allocator aligns to 512 bytes, more than a descriptor needs. It may give the memory away when this
-            # returns: its next owner on this stream comes after the kernel.
-            scratch = template.new_empty_strided((scratch_bytes,), (1,))
-            at = scratch.data_ptr()
-        if described:
-            c_launch(programs, 1, 1, stream, *flags, *metadata, at, None, *described, arguments)
-        else:
-            c_launch(programs, 1, 1, stream, *flags, at, None, *metadata, *arguments)
+        at = allocate(scratch_bytes, stream) if scratch_bytes else None
+        try:
+            if described:
+                c_launch(programs, 1, 1, stream, *flags, *metadata, at, None, *described, arguments)
+            else:
+                c_launch(programs, 1, 1, stream, *flags, at, None, *metadata, *arguments)
+        finally:
+            if at is not None:
+                release(at)
 
     return launch
+
+
+def _allocator(device: torch.device) -> tuple[Callable[[int, int], int], Callable[[int], None]]:
+    """What gives memory of torch's allocator for work on a stream of ``device``, which is to be current: its address,
+    of which torch's 512 bytes are a multiple, more than a descriptor needs. And what takes it back, at once: its next
+    owner on that stream comes after the kernel. These are the halves of torch.cuda.caching_allocator_alloc and _delete
+    that do the work, and cost a quarter of an empty tensor."""
+    allocate = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None)
+    release = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_delete", None)
+    if allocate and release:
+        return allocate, release
+    return (
+        lambda size, stream: int(torch.cuda.caching_allocator_alloc(size, device, stream)),
+        torch.cuda.caching_allocator_delete,
+    )
 
 
 def _hooked(knobs: Any) -> bool:
