@@ -4,6 +4,7 @@
 #   make test           the same, then style, types and tests
 #
 #   make study VENV=    the active Python environment as it is: nothing is created, installed or downloaded
+#   make gpu            everything that a GPU has to show, into build/gpu; STAGES="build tests" for some of it
 #   make lint           style and types alone                    make pytest   the tests alone
 #   make newest-triton  the Triton tests with the newest Triton  make clean    removes .venv and build
 
@@ -25,7 +26,7 @@ PIP_INSTALL = $(PYTHON) -m pip install --constraint constraints.txt --editable
 STUDY_INSTALLED := $(if $(VENV),$(VENV)/study.installed)
 TEST_INSTALLED := $(if $(VENV),$(VENV)/test.installed)
 
-.PHONY: help study test lint pytest toolkit newest-triton clean
+.PHONY: help study test lint pytest toolkit gpu newest-triton clean
 .NOTPARALLEL:
 
 help:
@@ -55,6 +56,10 @@ toolkit: $(STUDY_INSTALLED)
 ifneq ($(VENV),)
 	@if [ "$$($(PYTHON) -c '$(NVCC_MISSING)')" = True ]; then $(PIP_INSTALL) '.[toolkit]'; fi
 endif
+
+STAGES :=
+gpu: $(TEST_INSTALLED)
+	$(PYTHON) tests/on_gpu.py build/gpu $(STAGES)
 
 # PyTorch's CUDA build insists on one Triton, so the newest one goes into a folder of its own, ahead on the path.
 NEWEST_TRITON := build/newest-triton

@@ -1,0 +1,116 @@
+"""Everything that a GPU has to show before figures are committed, stage by stage, into one folder:
+
+    python tests/on_gpu.py OUT                    all stages, about 40 minutes on an H200
+    python tests/on_gpu.py OUT build tests check  some of them, in this order
+    python tests/on_gpu.py --list
+
+A stage has a limit, and one that fails does not keep the others from running: its log says why. Nothing is overwritten:
+a stage whose result is there already is left out. Those that time nothing (tests, check) may run on a second GPU
+meanwhile, started apart with CUDA_VISIBLE_DEVICES.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True)
+class Stage:
+    name: str
+    arguments: str
+    """Python's, in one line."""
+    seconds: int
+    """Its limit."""
+    result: str | None = None
+    """A file that it leaves, by ``--out`` or by printing it."""
+
+    def command(self, out: Path) -> list[str]:
+        written = ["--out", str(out / (self.result or ""))] if "hgemm.bench" in self.arguments else []
+        return [sys.executable, *shlex.split(self.arguments), *written]
+
+
+def _bench(name: str, seconds: int, options: str) -> Stage:
+    return Stage(name, f"-m hgemm.bench {options} --quiet", seconds, f"{name}.json")
+
+
+_SQUARES = "--suite squares --dtypes bf16,fp16 --rounds 15 --backends"
+
+STAGES = (
+    Stage(
+        "build",
+        "-c 'from hgemm.cuda_kernels import build, configs; build.build_units(configs.units())'",
+        300,
+    ),
+    Stage("tests", "-m pytest -q -m gpu -p no:cacheprovider tests", 1500),
+    Stage("check", "-m hgemm.check --device cuda --search 120 --json", 900, "check.json"),
+    _bench(
+        "e2e",
+        120,
+        "--mode e2e --idle-ms 0 --rounds 15 --mnk 256,256,256 512,512,512 1024,1024,1024 16,4096,4096 "
+        "--backends torch 'cuda_*:default' triton_pointer:default triton:default",
+    ),
+    _bench("squares", 600, f"{_SQUARES} '*:default' 'cuda_*' triton_pointer triton_mma_sync triton_gluon"),
+    _bench("llm", 600, "--suite llm --dtypes bf16,fp16 --backends '*:default'"),
+    _bench("squares-again", 600, f"{_SQUARES} '*:default'"),
+    _bench("batched", 120, "--suite batched --backends '*:default'"),
+    _bench("ladder", 120, "--ladder --rounds 11"),
+    _bench("ladder-sustained", 240, "--ladder --sustained --burst-ms 100 --rounds 5"),
+    Stage("profile", "-m hgemm.profile --arch 90a --counters required --json", 300, "profile.json"),
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0 if every stage that ran ended well, 1 otherwise."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", nargs="?", type=Path, help="folder for results and logs; made if it is not there")
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help="those to run (default: all)")
+    parser.add_argument("--list", action="store_true", help="print the stages, their limits and commands")
+    options = parser.parse_args(arguments)
+    if options.list:
+        for stage in STAGES:
+            print(f"{stage.name:17} {stage.seconds:5} s  python {shlex.join(stage.command(Path('OUT'))[1:])}")
+        return 0
+    if options.out is None:
+        parser.error("name a folder for results and logs")
+    stages = {stage.name: stage for stage in STAGES}
+    if unknown := [name for name in options.stages if name not in stages]:
+        parser.error(f"unknown stage {unknown[0]!r}; there are {', '.join(stages)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    failed = [name for name in options.stages or stages if not run(stages[name], options.out.resolve())]
+    print(f"failed: {', '.join(failed)}" if failed else "all well", flush=True)
+    return 1 if failed else 0
+
+
+def run(stage: Stage, out: Path) -> bool:
+    """Whether the stage ended well, or its result was there."""
+    if stage.result and (out / stage.result).exists():
+        print(f"{stage.name}: {stage.result} is there", flush=True)
+        return True
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
+    began = time.monotonic()
+    log = out / f"{stage.name}.log"
+    with log.open("w") as output, (out / f"{stage.name}.err").open("w") as errors:
+        try:
+            status: int | str = subprocess.run(
+                stage.command(out), cwd=ROOT, env=environment, stdout=output, stderr=errors, timeout=stage.seconds
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = f"more than {stage.seconds} s"
+    if stage.result and "--json" in stage.arguments and status == 0:
+        log.rename(out / stage.result)
+    print(f"{stage.name}: {'well' if status == 0 else status} after {time.monotonic() - began:.0f} s", flush=True)
+    return status == 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
