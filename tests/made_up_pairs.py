@@ -36,7 +36,7 @@ def set_samples(row: Row, us: Times) -> None:
     assert timing is not None
     timing.samples_us, timing.rounds = list(map(float, us)), list(range(len(us)))
     timing.at_s = [0.1 * index for index in range(len(us))]
-    timing.clocks = Clocks(*([column[0]] * len(us) for column in vars(timing.clocks).values()))
+    timing.clocks = Clocks(*(column[:1] * len(us) for column in vars(timing.clocks).values()))
 
 
 def one_case(factor: float = 1.0, scatter: Times = SCATTER, clock: Times | float = 1.0) -> Results:

@@ -8,7 +8,8 @@ import torch
 from bench_machine import READING
 
 from hgemm.bench import bursts
-from hgemm.bench.bursts import Burst, Call, ColdBurst, EventBurst, GraphBurst, HostBurst
+from hgemm.bench.bursts import Burst, Call, ColdBurst, EventBurst, GraphBurst
+from hgemm.bench.host_burst import HostBurst
 
 
 class Event:
@@ -43,6 +44,9 @@ class Host:
     def synchronize(self) -> None: ...
 
     def flush(self) -> None: ...
+
+    def clock_counter(self):
+        return None
 
     def read(self):
         return READING
@@ -111,6 +115,9 @@ class Device:
     def synchronize(self) -> None: ...
 
     def flush(self) -> None: ...
+
+    def clock_counter(self):
+        return None
 
     def read(self):
         return READING

@@ -8,8 +8,9 @@ import torch
 
 import hgemm
 from hgemm.bench.__main__ import main
-from hgemm.bench.bursts import IN_FLIGHT, LARGEST_GRAPH, ColdBurst, EventBurst
+from hgemm.bench.bursts import LARGEST_GRAPH, ColdBurst, EventBurst
 from hgemm.bench.contestants import Choice, load
+from hgemm.bench.host_burst import IN_FLIGHT
 from hgemm.bench.machine import FLUSHED, CudaMachine
 from hgemm.bench.metrics import label
 from hgemm.bench.preflight import Preflight
@@ -49,6 +50,17 @@ def test_a_graph_holds_every_call(machine: CudaMachine, product) -> None:
     assert all(torch.equal(out, expected) for out in outs)
     assert 0 < sample.seconds < 1
     burst.close()
+
+
+def test_the_clock_over_a_burst_is_counted(machine: CudaMachine, product) -> None:
+    call, _, _ = product
+    burst = machine.burst(call, 400)
+    counted = [burst.run().reading.counted_mhz for _ in range(5)]
+    burst.close()
+    if machine.nvml.board().clock_max_mhz is None or None in counted:
+        assert machine.clock_counter() is None
+        return
+    assert all(300 < mhz <= 1.02 * machine.nvml.board().clock_max_mhz for mhz in counted), counted
 
 
 def test_a_long_burst_replays_a_graph_of_whole_rings(machine: CudaMachine, product) -> None:

@@ -1,9 +1,8 @@
-"""Bursts on a CUDA device: a number of calls timed together, in one of three ways.
+"""Bursts on a CUDA device: a number of calls timed together, in one of two ways; host_burst.py has the third.
 
 ``GraphBurst``  events around a CUDA graph of the calls: launching costs nothing that is measured. What cannot be
                 captured is an ``EventBurst``: eager calls, launched while the device is kept busy.
 ``ColdBurst``   events around each single call, which finds nothing of its operands in the L2.
-``HostBurst``   the host's clock around eager calls: what issuing one costs a program.
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import gc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
 
+from hgemm.bench.clock_counter import ClockCounter
 from hgemm.bench.nvml import Reading
 
 Call = Callable[[int], object]
@@ -41,9 +41,6 @@ LARGEST_QUEUE = 512
 
 COMMANDS_A_COLD_CALL = 4
 """The flush, two events and the call."""
-
-IN_FLIGHT = 200
-"""Calls between two waits of a HostBurst. A call may be two or three launches; the queue must never be full."""
 
 
 class HostTooSlow(RuntimeError):
@@ -83,6 +80,9 @@ class CudaHost(Protocol):
     def synchronize(self) -> None: ...
 
     def read(self) -> Reading: ...
+
+    def clock_counter(self) -> ClockCounter | None:
+        """What counts the clock over a burst; None if nothing can."""
 
     def flush(self) -> None:
         """Enqueues reads that leave nothing else in the L2."""
@@ -133,6 +133,7 @@ class _DeviceBurst:
         self._machine = machine
         self._call = call
         self._start, self._end = _event(), _event()
+        self._counter = machine.clock_counter()
         for _ in range(rehearsals):
             with no_collection():
                 began = machine.clock()
@@ -145,7 +146,7 @@ class _DeviceBurst:
         at = self._machine.clock()
         self._launch()
         reading = self._machine.read()  # while the device is at work
-        return Sample(at, self._seconds(), reading)
+        return Sample(at, self._seconds(), self._counted(reading))
 
     def seconds(self) -> float:
         """About the same, without a look at the board or at who waited: for a trial."""
@@ -168,13 +169,22 @@ class _DeviceBurst:
 
     def _launched_ahead(self, spin_cycles: int) -> bool:
         """Whether the device was still spinning when the last call had been enqueued."""
+        if self._counter:
+            self._counter.begin()
         with no_collection():
             torch.cuda._sleep(spin_cycles)
             self._start.record()
             self._enqueue()
             ahead = not self._start.query()
             self._end.record()
+        if self._counter:
+            self._counter.end()
         return ahead
+
+    def _counted(self, reading: Reading) -> Reading:
+        """With the clock of the last launch, which is over. The spin before it counts too: it is short, and the clock
+        is as high as it gets."""
+        return replace(reading, counted_mhz=self._counter.mhz(self._end)) if self._counter else reading
 
     def _seconds(self) -> float:
         self._end.synchronize()
@@ -262,7 +272,7 @@ class ColdBurst(_DeviceBurst):
             self._launch()
             reading = self._machine.read()
             seconds.append(self._seconds())
-        return Sample(at, sum(seconds) / len(seconds), reading)
+        return Sample(at, sum(seconds) / len(seconds), self._counted(reading))
 
     def _enqueue(self) -> None:
         for index, (before, after) in enumerate(self._pairs):
@@ -274,49 +284,6 @@ class ColdBurst(_DeviceBurst):
     def _seconds(self) -> float:
         self._end.synchronize()
         return sum(before.elapsed_time(after) for before, after in self._pairs) * 1e-3 / len(self._pairs)
-
-
-class HostBurst:
-    """The host's time for eager calls: until they have returned, and until the device has finished them.
-
-    After every IN_FLIGHT calls the host waits for the device, outside the first of the two times. A longer stretch
-    would fill the launch queue, in which a call waits for room, and that would measure the device. No garbage is
-    collected meanwhile.
-    """
-
-    timer: Timer = "wall"
-
-    def __init__(self, machine: CudaHost, call: Call, calls: int) -> None:
-        self.calls = calls
-        self._machine = machine
-        self._call = call
-
-    def run(self) -> Sample:
-        at = self._machine.clock()
-        issued, finished = self._stretches()
-        return Sample(at, issued / self.calls, self._machine.read(), finished / self.calls)
-
-    def seconds(self) -> float:
-        """Seconds a call until the device has finished: for a trial."""
-        return self._stretches()[1] / self.calls
-
-    def close(self) -> None:
-        pass
-
-    def _stretches(self) -> tuple[float, float]:
-        clock, synchronize, call = self._machine.clock, self._machine.synchronize, self._call
-        issued = finished = 0.0
-        with no_collection():
-            for first in range(0, self.calls, IN_FLIGHT):
-                numbers = range(first, min(first + IN_FLIGHT, self.calls))
-                synchronize()
-                began = clock()
-                for number in numbers:
-                    call(number)
-                issued += clock() - began
-                synchronize()
-                finished += clock() - began
-        return issued, finished
 
 
 def _event() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator
 from typing import Protocol
@@ -17,12 +18,13 @@ from hgemm.bench.bursts import (
     ColdBurst,
     EventBurst,
     GraphBurst,
-    HostBurst,
     capture,
     round_up,
 )
+from hgemm.bench.clock_counter import ClockCounter
 from hgemm.bench.environment import describe_cuda
 from hgemm.bench.graph_nodes import kernels_of
+from hgemm.bench.host_burst import HostBurst
 from hgemm.bench.nvml import Nvml, Reading
 from hgemm.bench.schema import Environment, Kernel
 
@@ -106,6 +108,13 @@ class CudaMachine:
 
     def read(self) -> Reading:
         return self.nvml.read()
+
+    @functools.cached_property
+    def _clock_counter(self) -> ClockCounter | None:
+        return ClockCounter.available(self.device)
+
+    def clock_counter(self) -> ClockCounter | None:
+        return self._clock_counter
 
     def flush(self) -> None:
         """Enqueues a sum over FLUSHED times the L2: reads only, and one number written."""

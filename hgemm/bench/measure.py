@@ -244,6 +244,7 @@ class Bench:
         if sample.finished is not None:
             timing.finished_us.append(_microseconds(sample.finished))
         timing.clocks.sm_mhz.append(reading.sm_mhz)
+        timing.clocks.counted_mhz.append(reading.counted_mhz)
         timing.clocks.memory_mhz.append(reading.memory_mhz)
         timing.clocks.power_w.append(reading.power_w)
         timing.clocks.temperature_c.append(reading.temperature_c)

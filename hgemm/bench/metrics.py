@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Iterable
 
@@ -69,9 +70,19 @@ def find_row(case: CaseResult, backend: str, role: str = "contestant", *, alloca
 
 
 def clock_mhz(timings: Iterable[Timing]) -> float | None:
-    """Median clock of the multiprocessors over all samples, in MHz; None where none was read."""
-    known = [mhz for timing in timings for mhz in timing.clocks.sm_mhz if mhz is not None]
+    """Median clock of the multiprocessors over all samples, in MHz, as they counted it where they did; None where none
+    was read."""
+    known = [mhz for timing in timings for mhz in clocks_mhz(timing) if mhz is not None]
     return statistics.median(known) if known else None
+
+
+def clocks_mhz(timing: Timing) -> list[float | None]:
+    """The clock of every sample: over the whole of it where it was counted, else as NVML read it at some moment."""
+    clocks = timing.clocks
+    return [
+        counted or read
+        for read, counted in itertools.zip_longest(clocks.sm_mhz, clocks.counted_mhz[: len(clocks.sm_mhz)])
+    ]
 
 
 def is_throttled(reasons: str) -> bool:

@@ -34,6 +34,8 @@ class Reading:
     power_w: float | None = None
     temperature_c: int | None = None
     throttle: tuple[str, ...] = ()
+    counted_mhz: float | None = None
+    """The clock over a whole burst, as the multiprocessors count it: ``hgemm.bench.clock_counter``."""
 
 
 @dataclass(frozen=True)

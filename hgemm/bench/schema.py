@@ -31,7 +31,7 @@ Role = Literal["contestant", "control", "roof"]
 
 @dataclass
 class Clocks:
-    """What NVML said while each sample ran, sample by sample; None where it said nothing."""
+    """What NVML said while each sample ran, and what was counted, sample by sample; None where nothing was."""
 
     sm_mhz: list[int | None] = field(default_factory=list)
     memory_mhz: list[int | None] = field(default_factory=list)
@@ -39,6 +39,8 @@ class Clocks:
     temperature_c: list[int | None] = field(default_factory=list)
     throttle: list[str] = field(default_factory=list)
     """What held the clock down, joined by "+", such as "sw_power_cap"; empty for nothing."""
+    counted_mhz: list[float | None] = field(default_factory=list)
+    """The clock of the multiprocessors over the whole sample, as they count it; empty in files before it was."""
 
 
 @dataclass

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hgemm.bench.metrics import is_throttled
+from hgemm.bench.metrics import clocks_mhz, is_throttled
 from hgemm.bench.schema import CaseResult, Environment, Results, Row
 from hgemm.plot import style
 from hgemm.plot.source import NothingToDraw, case_name
@@ -111,13 +111,13 @@ def collect(cases: Sequence[CaseResult]) -> list[Sample]:
             continue
         rates = _rates(row)
         median = statistics.median(control if row.role == "control" else rates)
-        clocks = row.timing.clocks
+        clocks, mhz = row.timing.clocks, clocks_mhz(row.timing)
         for place, (at, rate) in enumerate(zip(row.timing.at_s, rates, strict=True)):
             sample = Sample(
                 at=at,
                 control=row.role == "control",
                 speed=100 * (rate / median - 1),
-                clock=clocks.sm_mhz[place],
+                clock=mhz[place],
                 power=clocks.power_w[place],
                 temperature=clocks.temperature_c[place],
                 throttled=is_throttled(clocks.throttle[place]),
