@@ -211,7 +211,7 @@ def _run(plan: _Plan, a: Tensor, b: Tensor, out: Tensor | None, at_a: int, at_b:
     """Computes by ``plan``, whose key was read off these tensors; the addresses are theirs, ``at_out`` only of an
     ``out``."""
     if out is None:
-        target = a.new_empty_strided(plan.shape, plan.stride)  # torch.empty costs twice as much
+        target = a.new_empty_strided(plan.shape, plan.stride)  # torch.empty parses more arguments
         at_out = target.data_ptr()
     else:
         target = out

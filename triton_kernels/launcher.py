@@ -215,7 +215,7 @@ def _allocator(device: torch.device) -> tuple[Callable[[int, int], int], Callabl
     """What gives memory of torch's allocator for work on a stream of ``device``, which is to be current: its address,
     of which torch's 512 bytes are a multiple, more than a descriptor needs. And what takes it back, at once: its next
     owner on that stream comes after the kernel. These are the halves of torch.cuda.caching_allocator_alloc and _delete
-    that do the work, and cost a quarter of an empty tensor."""
+    that do the work: no tensor is made, and no device made current that is so already."""
     allocate = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_alloc", None)
     release = getattr(torch._C, "_cuda_cudaCachingAllocator_raw_delete", None)
     if allocate and release:
