@@ -51,8 +51,8 @@ def withheld() -> str | None:
     if os.environ.get("HGEMM_WITHHELD") == "1":
         return None
     return (
-        "specialised configurations are withheld until hgemm.check has passed with them on a GPU, where they did not end "
-        "before they were mended; leave config out, or set HGEMM_WITHHELD=1 to run them"
+        "specialised configurations are withheld until hgemm.check has passed with them on a GPU, where they did not "
+        "end before they were mended; leave config out, or set HGEMM_WITHHELD=1 to run them"
     )
 
 
