@@ -36,11 +36,6 @@ TITAN_V = SimpleNamespace(
 )
 
 
-@pytest.fixture(autouse=True)
-def all_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HGEMM_WITHHELD", "1")
-
-
 def records() -> dict[str, Backend]:
     """Fresh ones: what a record remembers of this machine must not outlive a test that pretends another."""
     return {record.name: record for record in adapter.backends()}
@@ -361,15 +356,3 @@ def test_programs_that_share_a_multiprocessor_are_those_that_registers_allow() -
     assert resident("128x128x64_s3_w64x32", (12, 0)) == 1
     assert resident("128x128x32_s4_w64x32", (12, 0)) == 2
     assert resident("128x256x64_s3_w64x64_persistent") == 1
-
-
-def test_what_is_withheld_is_neither_chosen_nor_taken(
-    devices: Callable[..., None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    devices(H200)
-    monkeypatch.delenv("HGEMM_WITHHELD")
-    record, case = records()["triton"], problem(M=4096, N=4096, K=4096)
-    board = rates(H200.name, (9, 0), 132)
-    assert not any("specialized" in prediction.config for prediction in record.predictions(case, board))
-    assert "withheld" in (record.accepts(case, "128x256x64_s4_w64x64_specialized") or "")
-    assert record.accepts(case, "128x256x64_s3_w64x64") is None

@@ -59,11 +59,6 @@ def items(sharing: Sharing, tiles: int, steps: int) -> list[list[int]]:
     return out.tolist()
 
 
-@pytest.fixture(autouse=True)
-def asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HGEMM_WITHHELD", "1")
-
-
 @pytest.mark.parametrize(
     ("whole", "tiles", "parts", "steps"),
     [(0, 1, 1, 1), (5, 5, 1, 7), (4, 7, 2, 5), (0, 3, 8, 8), (6, 7, 8, 9), (3, 8, 3, 11), (0, 5, 7, 64), (2, 3, 5, 5)],

@@ -12,11 +12,6 @@ from hgemm.triton_kernels.specialized_configs import SPECIALIZED
 pytestmark = pytest.mark.gpu
 
 
-@pytest.fixture(autouse=True)
-def asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HGEMM_WITHHELD", "1")
-
-
 @pytest.fixture(params=SPECIALIZED)
 def config(request: pytest.FixtureRequest) -> str:
     record = get("triton")

@@ -21,7 +21,7 @@ from hgemm.devices import Rates
 from hgemm.problem import DTYPES, Problem, UnsupportedProblem, batch_rule, vector_rule
 from hgemm.triton_kernels import configs, interpreter
 from hgemm.triton_kernels.configs import GLUON, MMA_SYNC, POINTER, TMA, Family
-from hgemm.triton_kernels.specialized_configs import FLAG, is_specialized, withheld
+from hgemm.triton_kernels.specialized_configs import FLAG, is_specialized
 
 OLDEST_TRITON = (3, 6)
 REGISTERS = 65_536  # of a multiprocessor
@@ -118,7 +118,7 @@ def kernels(family: Family, device: Rates, size: Size) -> tuple[Kernel, ...]:
     each batch has descriptors of its own, so that the pipeline would not run on from one tile into the next; nor is one
     specialised, which would be launched for each matrix. Where those cannot be had, they are left out too."""
     found = _kernels(family.name, device.capability)
-    left_out = {"persistent", FLAG} if size.batch > 1 else {FLAG} if withheld() or _specialized_missing() else set()
+    left_out = {"persistent", FLAG} if size.batch > 1 else {FLAG} if _specialized_missing() else set()
     return tuple(kernel for kernel in found if kernel.config and left_out.isdisjoint(kernel.config.flags))
 
 
@@ -301,7 +301,7 @@ def _specialized_rule(config: str | None, device: Any) -> str | None:
             f"configuration {config} multiplies with wgmma, which is for compute capability 9.0, and {device.name} has "
             f"{device.major}.{device.minor}; leave config out"
         )
-    return withheld() or _specialized_missing()
+    return _specialized_missing()
 
 
 @functools.cache

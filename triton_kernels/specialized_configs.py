@@ -7,7 +7,6 @@ warps are the multiplying ones, four a warpgroup, and its stages are buffers. Wi
 from __future__ import annotations
 
 import functools
-import os
 from typing import Any, NamedTuple
 
 from hgemm.config import Config
@@ -43,17 +42,6 @@ MOST_PARTS = 8
 # each element of a part 8 bytes, written and read again, at a quarter of the operands' rate.
 SHARING_COST = 2**22
 SHARED_ELEMENT_COST = 512
-
-
-def withheld() -> str | None:
-    """Why none of them is offered for now; None where HGEMM_WITHHELD=1 asks for them all the same, as their tests
-    do."""
-    if os.environ.get("HGEMM_WITHHELD") == "1":
-        return None
-    return (
-        "specialised configurations are withheld until hgemm.check has passed with them on a GPU, where they did not "
-        "end before they were mended; leave config out, or set HGEMM_WITHHELD=1 to run them"
-    )
 
 
 def is_specialized(name: str) -> bool:
