@@ -12,13 +12,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 LANES = np.arange(32)
+BOX_ROW_BYTES = 128  # of what a copy moves
 SHARED, PARAMETERS = 0, 1 << 30  # addresses: of shared memory, and of a parameter at its index from here on
 COMPARED = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal
 }  # fmt: skip
 COMPUTED: dict[str, Callable[..., np.ndarray]] = {
     "mov": lambda a: a, "cvt": lambda a: a, "cvta": lambda a: a, "add": np.add, "sub": np.subtract,
-    "mul.lo": np.multiply, "mad.lo": lambda a, b, c: a * b + c, "min": np.minimum, "max": np.maximum,
+    "mul.lo": np.multiply, "mul.hi": lambda a, b: a * b >> 32, "mad.lo": lambda a, b, c: a * b + c,
+    "min": np.minimum, "max": np.maximum,
     "div": lambda a, b: np.sign(a) * np.sign(b) * (abs(a) // abs(b)), "shl": np.left_shift, "shr": np.right_shift,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     "bfe": lambda a, first, bits: (a >> first) & ((1 << bits) - 1), "selp": lambda a, b, p: np.where(p, a, b),
@@ -67,7 +69,10 @@ class Warp:
     allowed: int = 0  # registers a thread
     reading: list[set[int]] = field(default_factory=list)  # boxes' addresses, by group of wgmma in flight
     open: set[int] = field(default_factory=set)
-    products: list[set[int]] = field(default_factory=list)  # turns of the ring that each group of wgmma read
+    # What each group of wgmma read: the turn of the ring, the matrix, the column and the row of what is stored of it.
+    products: list[set[tuple[int, ...]]] = field(default_factory=list)
+    operands: set[tuple[int, ...]] = field(default_factory=set)  # of the group that is open
+    stores: list[tuple[int, int]] = field(default_factory=list)  # corners of the pieces of C
     waits: str = ""
 
 
@@ -83,6 +88,8 @@ class Block:
         self.special = {"%ctaid.x": program, "%nctaid.x": programs, "global_smem": SHARED}
         threads, maxnreg = (int(re.findall(rf"\.{name} (\d+)", head)[0]) for name in ("reqntid", "maxnreg"))
         self.warps = [Warp(index, allowed=maxnreg) for index in range(threads // 32)]
+        # Each warp, and last the copy engine, is quick or slow: the ring is full at times, and empty at others.
+        self.paces = [self.random.choice((1, 10, 100)) for _ in range(len(self.warps) + 1)]
         self.free_registers = 0  # of those that the block was launched with
         self.mbarriers: dict[int, Mbarrier] = {}
         self.memory: dict[int, int] = {}
@@ -131,7 +138,7 @@ class Block:
             able = [index for index in running if ready[index]()] + [-1] * bool(self.flying)
             if not able:
                 raise Hang("; ".join(f"warp {index} at {self.warps[index].waits}" for index in running))
-            chosen = self.random.choice(able)
+            (chosen,) = self.random.choices(able, [self.paces[index] for index in able])
             if chosen < 0:
                 box, mbarrier, size = self.flying.pop(self.random.randrange(len(self.flying)))
                 box.landed = True
@@ -196,7 +203,7 @@ class Block:
                 warp.registers.pop(text, None)
 
     def synchronise(self, warp: Warp, name: str, operands: list[str], lanes: int) -> Callable[[], bool]:
-        if name == "bar.warp.sync" or name.startswith("cp.async.bulk.tensor.2d.global"):
+        if name == "bar.warp.sync":
             return lambda: True
         numbers = [int(self.value(warp, text, "u64")[0]) for text in operands if text not in ("_", "complete")]
         if name.startswith("mbarrier.init"):
@@ -211,6 +218,8 @@ class Block:
             return lambda: mbarrier.phase % 2 != parity
         elif name.startswith("setmaxnreg"):
             return self.change_registers(warp, numbers[0])
+        elif name.startswith("cp.async.bulk.tensor.2d.global"):
+            warp.stores.append((numbers[1], numbers[2]))
         elif name.startswith("cp.async.bulk.tensor"):
             self.copy(numbers)
         else:
@@ -251,10 +260,12 @@ class Block:
                 if not box or not box.landed or address >= start + self.box_bytes[box.matrix]:
                     raise Race("a tile is read that has not arrived")
                 warp.open.add(start)
+                column, row = box.corner
+                warp.operands.add((box.turn, box.matrix, column, row + (address - start) // BOX_ROW_BYTES))
         elif name.startswith("wgmma.commit_group"):
-            warp.products.append({self.boxes[start].turn for start in warp.open})
+            warp.products.append(warp.operands)
             warp.reading.append(warp.open)
-            warp.open = set()
+            warp.open, warp.operands = set(), set()
         elif name.startswith("wgmma.wait_group"):
             left = int(operands[0])
             warp.reading = warp.reading[len(warp.reading) - left :] if left else []

@@ -110,25 +110,29 @@ def test_the_last_wave_is_shared_where_that_is_sooner_and_only_then() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize(("M", "N", "whole", "parts"), [(70, 72, 0, 3), (200, 136, 3, 2), (33, 264, 8, 8)])
+@pytest.mark.parametrize(
+    ("M", "N", "whole", "parts", "tile_m"), [(70, 72, 0, 3, 32), (200, 136, 3, 2, 48), (33, 264, 8, 8, 32)]
+)
 def test_parts_are_added_in_their_order_and_stay_inside_c(
-    M: int, N: int, whole: int, parts: int, dtype: torch.dtype
+    M: int, N: int, whole: int, parts: int, tile_m: int, dtype: torch.dtype
 ) -> None:
-    tile, stride = 32, N + 16
-    down, across = -(-M // tile), -(-N // tile)
+    tile_n, stride = 32, N + 16
+    down, across = -(-M // tile_m), -(-N // tile_n)
     left = down * across - whole
     generator = torch.Generator().manual_seed(N)
-    sums = torch.randn(parts, left, tile, tile, generator=generator) * 2.0 ** torch.randint(-8, 8, (parts, 1, 1, 1))
+    sums = torch.randn(parts, left, tile_m, tile_n, generator=generator)
+    sums *= 2.0 ** torch.randint(-8, 8, (parts, 1, 1, 1))
     memory = torch.full((M + 40, stride), torch.nan, dtype=dtype)
-    grid = (left * tile // 16,)
-    add_shared_tiles[grid](sums, memory, M, N, stride, whole, parts, tile, tile, 8, 16)
+    grid = (left * tile_m // 16,)
+    add_shared_tiles[grid](sums, memory, M, N, stride, whole, parts, tile_m, tile_n, 8, 16)
     expected = torch.full((M + 40, stride), torch.nan, dtype=dtype)
     added = sums[0]
     for part in sums[1:]:
         added = added + part
     for place in range(left):
-        m, n = (tile * index for index in walked(whole + place, down, across))
-        rows, columns = min(tile, M - m), min(tile, N - n)
+        tile = walked(whole + place, down, across)
+        m, n = tile[0] * tile_m, tile[1] * tile_n
+        rows, columns = min(tile_m, M - m), min(tile_n, N - n)
         expected[m : m + rows, n : n + columns] = added[place, :rows, :columns].to(dtype)
     assert torch.equal(memory.isnan(), expected.isnan())
     assert torch.equal(memory.nan_to_num(), expected.nan_to_num())
@@ -182,6 +186,18 @@ def test_descriptors_say_what_is_stored(kernel: Kernel) -> None:
     assert sums is None
     assert numbers == [300, 520, 1000, 9, 1, None, None]
     assert (kernel.options["A_LAYOUT"], kernel.options["B_LAYOUT"], kernel.options["SHARED"]) == ("t", "n", False)
+
+
+def test_192_rows_of_a_are_described_64_at_a_time(kernel: Kernel) -> None:
+    a, b = torch.zeros(200, 128, dtype=torch.float16), torch.zeros(128, 136, dtype=torch.float16)
+    out = torch.zeros(200, 136, dtype=torch.float16)
+    for left in (a, a.t().contiguous().t()):
+        host_descriptors.launch(kernel, left, b, out, "192x128x64_s5_w64x32_specialized")
+    for (grid, in_a, in_b, in_c, *_), stored in zip(kernel.launched, ([200, 128], [128, 200]), strict=True):
+        assert grid == (4, 1, 1)
+        assert in_a[1:] == (stored, [stored[1], 1], [64, 64])
+        assert in_b[1:] == ([128, 136], [136, 1], [64, 128])
+        assert in_c[1:] == ([200, 136], [136, 1], [64, 64])
 
 
 def test_a_column_major_out_is_computed_transposed_and_batches_one_by_one(kernel: Kernel) -> None:

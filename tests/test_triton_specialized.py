@@ -22,6 +22,7 @@ from hgemm.triton_kernels.specialized_configs import SPECIALIZED, blocks, specia
 BF16, FP16 = torch.bfloat16, torch.float16
 LARGEST = "128x256x64_s4_w64x64_specialized_tail"
 SMALLEST = "64x128x128_s4_w64x32_specialized_tail"
+THREE = "192x128x64_s5_w64x32_specialized_tail"
 EVENT = {
     "W": r"mbarrier\.try_wait\.parity",
     "m": r"wgmma\.mma_async",
@@ -75,8 +76,8 @@ def test_a_configuration_is_specialised_and_fits(config: str) -> None:
     code, parsed = made(config), Config.parse(config)
     assert "setmaxnreg.dec.sync.aligned.u32" in code.ptx
     registers = set(map(int, re.findall(r"setmaxnreg\.\w+\.sync\.aligned\.u32\s+(\d+);", code.ptx)))
-    two = parsed.warps == 8
-    assert {24, 240} <= registers if two else 24 in registers
+    # Three warpgroups: 3 x 160 + 24 of the 4 x 128 that the block begins with.
+    assert {4: {24}, 8: {24, 240}, 12: {24, 160}}[parsed.warps] <= registers
     assert code.threads == 32 * (parsed.warps + 4)  # the copying warp has a warpgroup's registers to itself
     assert code.spill_loads == code.stack_bytes == 0
     assert code.shared_bytes == SPECIALIZED[config] == TMA.shared_bytes(config, 90, "n")
@@ -94,7 +95,8 @@ def test_a_stage_is_given_back_when_its_product_is_done_and_refilled_when_all_ga
     groups = options["DOWN"] * options["ACROSS"]
     # For each 16 of K and each 64 rows of a warpgroup.
     products = options["BLOCK_K"] // 16 * (options["BLOCK_M"] // options["DOWN"] // 64)
-    copies = -(-options["BLOCK_K"] // 64) * 2  # A and B are stored along K: boxes of 64 elements
+    # A and B are stored along K: boxes of 64 elements. 192 rows are three.
+    copies = -(-options["BLOCK_K"] // 64) * (4 if options["BLOCK_M"] == 192 else 2)
     multiplying = [loop for loop in loops(code.ptx) if "m" in loop]
     assert len(multiplying) == groups
     for loop in multiplying:
@@ -111,61 +113,97 @@ def test_a_stage_is_given_back_when_its_product_is_done_and_refilled_when_all_ga
 
 
 PROGRAMS = 4
+A, B = 0, 5  # the parameters that are their descriptors: of what is passed for one, it is the first of five
 
 
-def run_blocks(config: str, ptx: str, seed: int) -> Iterator[Block]:
+def run_blocks(config: str, ptx: str, seed: int, layout: str = "nt") -> Iterator[Block]:
     """The blocks of a product of 3 x 3 tiles, the last ones partly full, with more steps of K than there are stages."""
     options = specialized_options(config)
-    a, b, _ = blocks(config, "n", "t")
-    M, N, K = 3 * a[0] - 42, 3 * b[0] - 8, 1000
+    a, b, _ = blocks(config, *layout)
+    M, N, K = 3 * options["BLOCK_M"] - 42, 3 * options["BLOCK_N"] - 8, 1000
     whole, parts = (8, 3) if config.endswith("_tail") else (9, 1)
     assert -(-K // options["BLOCK_K"]) > options["STAGES"]
     for program in range(PROGRAMS):
-        # A box is 128 bytes of each stored row of a tile. Of what is passed for a descriptor it is the first of five.
-        block = Block(ptx, [M, N, K, whole, parts], {0: 128 * a[0], 5: 128 * b[0]}, program, PROGRAMS, seed)
+        # A box is 128 bytes of each stored row of a tile.
+        box_bytes = {A: 128 * a[0], B: 128 * b[0]}
+        block = Block(ptx, [M, N, K, whole, parts], box_bytes, program, PROGRAMS, PROGRAMS * seed + program)
         block.run()
         yield block
 
 
-@pytest.mark.parametrize("config", SPECIALIZED)
-def test_a_ring_that_wraps_hands_every_tile_to_every_warpgroup(config: str) -> None:
+@pytest.mark.parametrize(("config", "layout"), [*((config, "nt") for config in SPECIALIZED), (THREE, "tn")])
+def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: str, layout: str) -> None:
     options = specialized_options(config)
-    (tile_m, step), (tile_n, _), _ = blocks(config, "n", "t")
+    tile_m, tile_n, step = options["BLOCK_M"], options["BLOCK_N"], options["BLOCK_K"]
+    rows, columns = tile_m // options["DOWN"], tile_n // options["ACROSS"]
+    along_k = {A: layout[0] == "n", B: layout[1] == "t"}
+
+    def products(turn: int, matrix: int, firsts: range, k: int) -> set[tuple[int, ...]]:
+        """What starts each wgmma, for 16 of K, of the rows or columns ``firsts``: of rows along K in one of their 128
+        bytes, else in a row of its own."""
+        if along_k[matrix]:
+            return {(turn, matrix, k + more, first) for first in firsts for more in range(0, step, 64)}
+        return {(turn, matrix, first, k + more) for first in firsts for more in range(0, step, 16)}
+
+    def corner(block: Block, turn: int, matrix: int) -> tuple[int, int]:
+        """The first row or column of a turn's tile, and its first of K."""
+        x, y = min(box.corner for box in block.copies if (box.turn, box.matrix) == (turn, matrix))
+        return (y, x) if along_k[matrix] else (x, y)
+
     multiplied: Counter[tuple[int, ...]] = Counter()
-    for block in run_blocks(config, made(config).ptx, seed=5):
-        corners: list[dict[int, tuple[int, int]]] = [{} for _ in range(block.turn)]
-        for box in block.copies:
-            of_turn = corners[box.turn - 1]
-            of_turn[box.matrix] = min(of_turn.get(box.matrix, box.corner), box.corner)
-        assert all(turn[0][0] == turn[5][0] for turn in corners)
-        multiplied.update((turn[0][1], turn[5][1], turn[0][0]) for turn in corners)
+    stored: Counter[tuple[int, int]] = Counter()
+    for block in run_blocks(config, made(config, layout=layout).ptx, 5, layout):
+        turns: list[tuple[int, int, int]] = []
+        for turn in range(1, block.turn + 1):
+            (m, k), (n, k_of_b) = corner(block, turn, A), corner(block, turn, B)
+            assert k == k_of_b
+            turns.append((m, n, k))
+        multiplied.update(turns)
         busy = [warp for warp in block.warps if warp.products]
         assert len(busy) == 4 * options["DOWN"] * options["ACROSS"]
-        assert all(warp.products == [{turn + 1} for turn in range(block.turn)] for warp in busy)
+        for index, warp in enumerate(busy):
+            down, across = divmod(index // 4, options["ACROSS"])
+            assert warp.products == [
+                products(turn, A, range(m + down * rows, m + down * rows + rows, 64), k)
+                | products(turn, B, range(n + across * columns, n + across * columns + 1), k)
+                for turn, (m, n, k) in enumerate(turns, 1)
+            ]
+            assert all(y % tile_m == down * rows and x % tile_n // columns == across for x, y in warp.stores)
+            stored.update(warp.stores)
     steps = range(0, 1000, step)
     tiles = {(m * tile_m, n * tile_n, k) for m in range(3) for n in range(3) for k in steps}
     assert multiplied == Counter(tiles)
+    pieces = {(x, y) for x in range(0, 3 * tile_n, 64) for y in range(0, 3 * tile_m, rows)}
+    assert set(stored) <= pieces
+    whole = 8 if config.endswith("_tail") else 9
+    assert stored.total() == len(stored) == whole * len(pieces) // 9
 
 
 @pytest.mark.parametrize(
-    ("pattern", "replacement", "found"),
+    ("config", "pattern", "replacement"),
     [
         # No arrival in the loop: what arrives is what is arrived at past the loop.
-        (r"@%p\d+ (mbarrier\.arrive\.shared::cta\.b64 _, \[%r\d+\];)(?=(?:(?!\$L__BB).)*\bbra)", "", Hang),
+        (LARGEST, r"@%p\d+ (mbarrier\.arrive\.shared::cta\.b64 _, \[%r\d+\];)(?=(?:(?!\$L__BB).)*\bbra)", ""),
         # Two phases a lap of the ring: the parity that is waited for stays away.
-        (r"(mbarrier\.init\S+ \[%r\d+\]), 2;", r"\1, 1;", Hang),
-        (r"(mbarrier\.init\S+ \[%r\d+\]), 2;", r"\1, 3;", Hang),
-        (r"expect_tx(\S+) _, \[(%r\d+)\], 49152", r"expect_tx\1 _, [\2], 49168", Hang),
-        (r"expect_tx(\S+) _, \[(%r\d+)\], 49152", r"expect_tx\1 _, [\2], 16384", Race),
-        (r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;", Race),
-        (r"(setmaxnreg\.inc\.sync\.aligned\.u32\s+)240;", r"\g<1>248;", Hang),
+        (LARGEST, r"(mbarrier\.init\S+ \[%r\d+\]), 2;", r"\1, 1;"),
+        (LARGEST, r"(mbarrier\.init\S+ \[%r\d+\]), 2;", r"\1, 3;"),
+        (THREE, r"(mbarrier\.init\S+ \[%r\d+\]), 3;", r"\1, 2;"),
+        (THREE, r"(mbarrier\.init\S+ \[%r\d+\]), 3;", r"\1, 4;"),
+        (LARGEST, r"expect_tx(\S+) _, \[(%r\d+)\], 49152", r"expect_tx\1 _, [\2], 49168"),
+        (LARGEST, r"expect_tx(\S+) _, \[(%r\d+)\], 49152", r"expect_tx\1 _, [\2], 16384"),
+        # Two of the three copies of A, and the one of B.
+        (THREE, r"expect_tx(\S+) _, \[(%r\d+)\], 40960", r"expect_tx\1 _, [\2], 32768"),
+        (LARGEST, r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;"),
+        (THREE, r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;"),
+        (LARGEST, r"(setmaxnreg\.inc\.sync\.aligned\.u32\s+)240;", r"\g<1>248;"),
+        (THREE, r"(setmaxnreg\.inc\.sync\.aligned\.u32\s+)160;", r"\g<1>168;"),
     ],
 )
-def test_a_ring_out_of_step_is_found(pattern: str, replacement: str, found: type[Exception]) -> None:
-    config = LARGEST.removesuffix("_tail")
+def test_a_ring_out_of_step_is_found(config: str, pattern: str, replacement: str) -> None:
+    config = config.removesuffix("_tail")
     ptx, count = re.subn(pattern, replacement, made(config).ptx, flags=re.DOTALL)
     assert count
-    with pytest.raises(found):
+    with pytest.raises((Hang, Race)):
         for seed in range(8):
             list(run_blocks(config, ptx, seed))
 
@@ -186,9 +224,9 @@ def test_c_leaves_in_pieces_by_tma_and_parts_by_stores(config: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [FP16, BF16], ids=str)
-def test_every_layout_and_type_is_multiplied_from_shared_memory(dtype: torch.dtype, layout: str) -> None:
-    code = made(LARGEST if dtype == BF16 else SMALLEST, dtype, layout)
+@pytest.mark.parametrize(("config", "dtype"), [(SMALLEST, FP16), (LARGEST, BF16), (THREE, BF16)], ids=str)
+def test_every_layout_and_type_is_multiplied_from_shared_memory(config: str, dtype: torch.dtype, layout: str) -> None:
+    code = made(config, dtype, layout)
     kind = "bf16" if dtype == BF16 else "f16"
     products = re.findall(
         r"wgmma\.mma_async\S+k16\.(\S+)\s[^;]*?\}, %rd\d+, %rd\d+, %p\d+, 1, 1, (\d), (\d);", code.ptx
@@ -211,7 +249,8 @@ def test_warpgroups_share_a_tile_evenly(config: str) -> None:
     assert rows * columns <= 128 * 128  # sums of a thread
     for layout in LAYOUTS:
         a, b, c = blocks(config, *layout)
-        assert a == ((parsed.tile_m, parsed.tile_k) if layout[0] == "n" else (parsed.tile_k, parsed.tile_m))
+        copied = 64 if parsed.tile_m == 192 else parsed.tile_m
+        assert a == ((copied, parsed.tile_k) if layout[0] == "n" else (parsed.tile_k, copied))
         assert b == ((parsed.tile_k, parsed.tile_n) if layout[1] == "n" else (parsed.tile_n, parsed.tile_k))
         assert c == (rows, 64)
 

@@ -1,4 +1,4 @@
-"""C = A B on Hopper with warps that have different work: one copies tiles, one or two warpgroups multiply them.
+"""C = A B on Hopper with warps that have different work: one copies tiles, one to three warpgroups multiply.
 
   the copying warp                         a multiplying warpgroup, with rows (or columns) of the tile of its own
   for each item of work of the block:      for each item of work of the block:
@@ -10,6 +10,8 @@
 
 The copying warp has few registers, so that the others can have more (setmaxnreg), and runs ahead over the ends of
 items: while one tile of C is stored, the ring fills for the next one. The grid is persistent.
+
+A tile of A is one copy, or one for each warpgroup: 192 rows are no power of two, which a tile's extents have to be.
 
 An item is a tile of C, or with ``SHARED`` one part of K of a tile; see ``shared_tiles``.
 
@@ -63,6 +65,7 @@ class Work:
     parts: gl.tensor
     A_LAYOUT: gl.constexpr
     B_LAYOUT: gl.constexpr
+    A_COPIES: gl.constexpr  # of a stage, one above the other: that many buffers of the ring of A
     BLOCK_M: gl.constexpr
     BLOCK_N: gl.constexpr
     BLOCK_K: gl.constexpr
@@ -70,10 +73,10 @@ class Work:
     STAGES: gl.constexpr
 
     @gluon.constexpr_function
-    def __init__(self, ring, numbers, a_layout, b_layout, shape):
+    def __init__(self, ring, numbers, a_layout, b_layout, a_copies, shape):
         self.a_ring, self.b_ring, self.filled, self.freed = ring
         self.tiles_m, self.tiles_n, self.steps, self.whole, self.parts = numbers
-        self.A_LAYOUT, self.B_LAYOUT = gl.constexpr(a_layout), gl.constexpr(b_layout)
+        self.A_LAYOUT, self.B_LAYOUT, self.A_COPIES = (gl.constexpr(x) for x in (a_layout, b_layout, a_copies))
         self.BLOCK_M, self.BLOCK_N, self.BLOCK_K, self.GROUP_M, self.STAGES = (gl.constexpr(size) for size in shape)
 
     @gluon.jit
@@ -126,7 +129,8 @@ def matmul_specialized(
     if SHARED:
         gdc_launch_dependents()  # the kernel that adds the parts waits for this one, and may be launched by now
     groups: gl.constexpr = DOWN * ACROSS
-    a_ring = _allocate(a_matrix, STAGES)
+    a_copies: gl.constexpr = BLOCK_M // a_matrix.block_shape[0 if A_LAYOUT == "n" else 1]
+    a_ring = _allocate(a_matrix, STAGES * a_copies)
     b_ring = _allocate(b_matrix, STAGES)
     c_ring = _allocate(c_matrix, groups * C_BUFFERS)
     filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -139,6 +143,7 @@ def matmul_specialized(
         (tile_count(M, BLOCK_M), tile_count(N, BLOCK_N), tile_count(K, BLOCK_K), whole, parts),
         A_LAYOUT,
         B_LAYOUT,
+        a_copies,
         (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES),
     )
     if groups == 1:
@@ -150,7 +155,7 @@ def matmul_specialized(
             [1],
             [COPY_REGISTERS],
         )
-    else:
+    elif groups == 2:
         gl.warp_specialize(
             [
                 (_multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
@@ -159,6 +164,17 @@ def matmul_specialized(
             ],
             [4, 1],
             [REGISTERS, COPY_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (_multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                (_multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                (_multiply_third, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                (_copy, (work, a_matrix, b_matrix)),
+            ],
+            [4, 4, 1],
+            [REGISTERS, REGISTERS, COPY_REGISTERS],
         )
 
 
@@ -183,8 +199,11 @@ def _copy(work, a_matrix, b_matrix):
             k = step * work.BLOCK_K
             mbarrier.wait(work.freed.index(stage), phase)
             landed = work.filled.index(stage)
-            mbarrier.expect(landed, a_matrix.block_type.nbytes + b_matrix.block_type.nbytes)
-            async_load(a_matrix, [m, k] if work.A_LAYOUT == "n" else [k, m], landed, work.a_ring.index(stage))
+            mbarrier.expect(landed, work.A_COPIES * a_matrix.block_type.nbytes + b_matrix.block_type.nbytes)
+            for copy in gl.static_range(work.A_COPIES):
+                row = m + copy * (work.BLOCK_M // work.A_COPIES)
+                a_tile = work.a_ring.index(stage * work.A_COPIES + copy)
+                async_load(a_matrix, [row, k] if work.A_LAYOUT == "n" else [k, row], landed, a_tile)
             async_load(b_matrix, [k, n] if work.B_LAYOUT == "n" else [n, k], landed, work.b_ring.index(stage))
             stage += 1
             if stage == work.STAGES:
@@ -204,11 +223,12 @@ def _multiply(
     SHARED: gl.constexpr,
     GROUP: gl.constexpr,
 ):
-    """A multiplying warpgroup, the first or the second: its part of the tile of C of all items of the block."""
+    """A multiplying warpgroup, GROUP of them all: its part of the tile of C of all items of the block."""
     rows: gl.constexpr = work.BLOCK_M // DOWN
     columns: gl.constexpr = work.BLOCK_N // ACROSS
     row: gl.constexpr = GROUP // ACROSS * rows
     column: gl.constexpr = GROUP % ACROSS * columns
+    copied: gl.constexpr = work.BLOCK_M // work.A_COPIES  # rows
     wgmma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16])
     stage = 0
     phase = 0
@@ -216,14 +236,14 @@ def _multiply(
         m, n, place, _, count = work.item(item)
         tile_sums = gl.full([rows, columns], 0, gl.float32, wgmma)
         for step in range(count):
-            a_tile = work.a_ring.index(stage)
+            a_tile = work.a_ring.index(stage * work.A_COPIES + row // copied)
             b_tile = work.b_ring.index(stage)
             if work.A_LAYOUT == "t":
                 a_tile = a_tile.permute([1, 0])
             if work.B_LAYOUT == "t":
                 b_tile = b_tile.permute([1, 0])
-            if DOWN > 1:
-                a_tile = a_tile.slice(row, rows, dim=0)
+            if rows < copied:
+                a_tile = a_tile.slice(row % copied, rows, dim=0)
             if ACROSS > 1:
                 b_tile = b_tile.slice(column, columns, dim=1)
             mbarrier.wait(work.filled.index(stage), phase)
@@ -254,6 +274,11 @@ def _multiply_first(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARE
 @gluon.jit
 def _multiply_second(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED):
     _multiply(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED, 1)
+
+
+@gluon.jit
+def _multiply_third(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED):
+    _multiply(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED, 2)
 
 
 @gluon.jit

@@ -1,6 +1,6 @@
 """The configurations of ``specialized.py``, what they pass to it, and how it shares out its last wave. No Triton here.
 
-Their flag is ``specialized``: persistent, one warp that copies beside one or two warpgroups that multiply. A name's
+Their flag is ``specialized``: persistent, one warp that copies beside one to three warpgroups that multiply. A name's
 warps are the multiplying ones, four a warpgroup, and its stages are buffers. With ``tail`` the last wave is shared.
 """
 
@@ -10,17 +10,22 @@ import functools
 from typing import Any, NamedTuple
 
 from hgemm.config import Config
+from hgemm.devices import LIMITS
 
 FLAG = "specialized"
 TARGET = 90
+SHARED_BYTES = LIMITS[9, 0].shared_bytes_per_block
 
 # Bytes of shared memory a block, the same for all layouts: the ring, 16 KB in which each warpgroup stages C (half of it
-# for 128x64, of which a warpgroup has 64 columns), and two mbarriers a stage. One block a multiprocessor.
+# for 128x64, of which a warpgroup has 64 columns, and for 192x128, beside whose ring there is no room), two mbarriers a
+# stage. One block a multiprocessor.
 SPECIALIZED = {
     "128x256x64_s4_w64x64_specialized": 229_592,
     "128x256x64_s4_w64x64_specialized_tail": 229_592,
     "256x128x64_s4_w64x64_specialized": 229_592,
     "256x128x64_s4_w64x64_specialized_tail": 229_592,
+    "192x128x64_s5_w64x32_specialized": 229_620,
+    "192x128x64_s5_w64x32_specialized_tail": 229_620,
     "128x128x64_s6_w64x32_specialized": 229_624,
     "128x128x64_s6_w64x32_specialized_tail": 229_624,
     # For 128 and 64 rows, where few tiles share out a long K and the time is that of reading B; of a column-major B the
@@ -31,9 +36,11 @@ SPECIALIZED = {
     "64x128x128_s4_w64x32_specialized_tail": 213_172,
 }
 
-# Of a thread. A multiplying one holds up to 128 sums, and what it has to address: with 240 for two warpgroups and 24
-# for that of the copying warp, which is the least there is, 504 of the 512 that 128 threads share are used.
-REGISTERS = 240
+# Of a thread, by how many warpgroups multiply. It holds up to 128 sums, 64 where there are three, and what it has to
+# address: with 24 for that of the copying warp, which is the least there is, 504 of the 512 that 128 threads share are
+# used. No 192x256: a wgmma of 256 columns takes 154 registers, and ptxas gives it no more than the 128 that each of 512
+# threads is launched with.
+REGISTERS = {1: 240, 2: 240, 3: 160}
 COPY_REGISTERS = 24
 
 MOST_PARTS = 8
@@ -57,6 +64,10 @@ def specialized_options(name: str) -> dict[str, Any]:
     config = Config.parse(name)
     groups = config.warps // 4
     down = groups if config.tile_m > 64 else 1
+    rows, columns = config.tile_m // down, config.tile_n * down // groups
+    # Pieces of C are 64 columns, the 128 bytes of a swizzled row, and go by two buffers in turn where there is room.
+    two_pieces = 2 * groups * rows * 128
+    room = SHARED_BYTES - 2 * config.stages * config.tile_k * (config.tile_m + config.tile_n)
     return {
         "BLOCK_M": config.tile_m,
         "BLOCK_N": config.tile_n,
@@ -66,10 +77,9 @@ def specialized_options(name: str) -> dict[str, Any]:
         "STAGES": config.stages,
         "DOWN": down,
         "ACROSS": groups // down,
-        # Pieces of C are 64 columns, the 128 bytes of a swizzled row: 8 KB for 64 rows, and two of them in turn.
-        "C_BUFFERS": 2 if config.tile_m // down == 64 and config.tile_n > 64 else 1,
+        "C_BUFFERS": 2 if columns > 64 and two_pieces <= room else 1,
         "SHARED": "tail" in config.flags,
-        "REGISTERS": REGISTERS,
+        "REGISTERS": REGISTERS[groups],
         "COPY_REGISTERS": COPY_REGISTERS,
         "num_warps": 4,
         "enable_fp_fusion": True,  # see configs.launch_options
@@ -78,13 +88,15 @@ def specialized_options(name: str) -> dict[str, Any]:
 
 @functools.cache
 def blocks(name: str, a_layout: str, b_layout: str) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """Rows and columns of what one copy moves, of A, B and C as they are stored."""
+    """Rows and columns of what one copy moves, of A, B and C as they are stored. Each is a power of two: what A's tile
+    is not, its warpgroups' parts are."""
     o = specialized_options(name)
-    a, b = (o["BLOCK_M"], o["BLOCK_K"]), (o["BLOCK_K"], o["BLOCK_N"])
+    rows = o["BLOCK_M"] // o["DOWN"]
+    a, b = (rows if o["DOWN"] == 3 else o["BLOCK_M"], o["BLOCK_K"]), (o["BLOCK_K"], o["BLOCK_N"])
     return (
         a if a_layout == "n" else a[::-1],
         b if b_layout == "n" else b[::-1],
-        (o["BLOCK_M"] // o["DOWN"], 64),
+        (rows, 64),
     )
 
 
