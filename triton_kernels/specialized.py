@@ -223,7 +223,7 @@ def _multiply(
     SHARED: gl.constexpr,
     GROUP: gl.constexpr,
 ):
-    """A multiplying warpgroup, GROUP of them all: its part of the tile of C of all items of the block."""
+    """The multiplying warpgroup GROUP, counted from 0: its part of the tile of C of all items of the block."""
     rows: gl.constexpr = work.BLOCK_M // DOWN
     columns: gl.constexpr = work.BLOCK_N // ACROSS
     row: gl.constexpr = GROUP // ACROSS * rows
