@@ -23,7 +23,7 @@ from typing import Any
 
 from hgemm import cost, devices, published
 from hgemm.backends import backends
-from hgemm.bench.results import ResultsError, packaged, read
+from hgemm.bench.results import PACKAGED, ResultsError, packaged, read
 from hgemm.bench.schema import Results
 from hgemm.cost import Fit, Kernel, Known, Size, Traits
 from hgemm.devices import Rates
@@ -31,6 +31,7 @@ from hgemm.program import Parser, end_with
 
 SCHEMA = "hgemm-cost"
 PATH = Path(__file__).parent / "cost.json"
+CONFIGURATIONS = PACKAGED / "configurations"  # of every configuration, and not what a user asks of a results file
 GPU = "NVIDIA H200"  # whose measurements the committed fit is of
 
 MEDIAN_REGRET, TAIL_REGRET = 0.01, 0.07  # the most that the judged half may show, at the median and at 95%
@@ -88,6 +89,8 @@ def cases_of(results: Results, device: Rates) -> list[Case]:
     records = {record.name: record for record in backends() if record.kernels and record.properties.exact_integers}
     if results.run.options.get("tune_cublaslt"):
         records.pop("cublaslt", None)
+    rounds = results.run.options.get("rounds")
+    assert isinstance(rounds, int)
     found = []
     for case in results.cases:
         size = Size(case.M, case.N, case.K, case.batch, case.layout)
@@ -95,6 +98,8 @@ def cases_of(results: Results, device: Rates) -> list[Case]:
         for row in case.rows:
             record = records.get(row.backend)
             if row.role != "contestant" or row.timing is None or record is None or record.kernels is None:
+                continue
+            if len(row.timing.samples_us) < rounds:  # of a run that was cut short
                 continue
             kernel = next((k for k in record.kernels(device, size) if _config_name(k) == row.config), None)
             if kernel is not None:
@@ -215,15 +220,15 @@ def _summary(regrets: list[tuple[float, str]]) -> Regret:
 
 def load(paths: Sequence[Path]) -> tuple[list[Case], Rates, list[dict[str, str]]]:
     """The cases of files of results, the device, and where they come from; without paths, of those of ``GPU`` that come
-    with the package. Files of host times, of sustained running and of runs that were cut short teach nothing.
+    with the package. Files of host times and of sustained running teach nothing.
 
     Raises ResultsError, also for files of several GPUs and for none that can be used.
     """
-    found = [(path, read(path)) for path in (paths or sorted(packaged()))]
+    found = [(path, read(path)) for path in (paths or (*sorted(packaged()), *sorted(CONFIGURATIONS.glob("*.json"))))]
     usable = [(path, results) for path, results in found if _teaches(results) and (paths or results.env.gpu == GPU)]
     gpus = sorted({results.env.gpu for _, results in usable})
     if len(gpus) != 1:
-        raise ResultsError(f"a fit is of one GPU, found {', '.join(gpus) or 'no complete run with rotating operands'}")
+        raise ResultsError(f"a fit is of one GPU, found {', '.join(gpus) or 'no run with rotating operands'}")
     env = usable[0][1].env
     major, minor = env.compute_capability
     device = devices.rates(env.gpu, (major, minor), env.multiprocessors)
@@ -236,7 +241,7 @@ def load(paths: Sequence[Path]) -> tuple[list[Case], Rates, list[dict[str, str]]
 
 def _teaches(results: Results) -> bool:
     options = results.run.options
-    return results.run.complete and options.get("mode") == "rotating" and not options.get("sustained")
+    return options.get("mode") == "rotating" and not options.get("sustained")
 
 
 def document(found: Fit, sources: Sequence[dict[str, str]]) -> dict[str, Any]:

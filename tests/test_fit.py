@@ -135,7 +135,8 @@ def test_the_committed_fit_is_of_the_committed_measurements() -> None:
     assert document["device"] == device.title == fit.GPU
     assert document["sources"] == sources, "python -m hgemm.fit fits it anew"
     for source in document["sources"]:
-        assert hashlib.sha256((PACKAGED / source["file"]).read_bytes()).hexdigest() == source["sha256"]
+        (path,) = PACKAGED.rglob(source["file"])
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == source["sha256"]
     for name in document["traits"]:
         backend, _, config = name.partition(":")
         assert config in (backends()[backend].configs or ("",))
@@ -144,16 +145,28 @@ def test_the_committed_fit_is_of_the_committed_measurements() -> None:
 def test_files_that_teach_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit.main(["--check", str(tmp_path / "none.json")]) == 2
     document = json.loads((PACKAGED / "h200-batched.json").read_text())
-    document["run"]["complete"] = False
-    (tmp_path / "part.json").write_text(json.dumps(document))
-    assert fit.main(["--check", str(tmp_path / "part.json")]) == 2
-    document["run"]["complete"], document["env"]["gpu"] = True, "NVIDIA GeForce RTX 5090"
+    document["run"]["options"]["mode"] = "e2e"
+    (tmp_path / "host.json").write_text(json.dumps(document))
+    assert fit.main(["--check", str(tmp_path / "host.json")]) == 2
+    document["run"]["options"]["mode"], document["env"]["gpu"] = "rotating", "NVIDIA GeForce RTX 5090"
     (tmp_path / "other.json").write_text(json.dumps(document))
     assert fit.main(["--check", str(tmp_path / "other.json"), str(PACKAGED / "h200-batched.json")]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 3
-    assert "no complete run" in errors[1]
+    assert "no run with rotating operands" in errors[1]
     assert "found NVIDIA GeForce RTX 5090, NVIDIA H200" in errors[2]
+
+
+def test_of_a_run_that_was_cut_short_whole_rows_count() -> None:
+    results = read(PACKAGED / "h200-batched.json")
+    whole = fit.cases_of(results, H200)
+    (first, *_) = (row for row in results.cases[0].rows if row.role == "contestant" and row.backend == "triton")
+    assert first.timing is not None
+    first.timing.samples_us.pop()
+    cut = fit.cases_of(results, H200)
+    assert [timing.kernel.backend for timing in whole[0].timings].count("triton") == 1
+    assert [timing.kernel.backend for timing in cut[0].timings].count("triton") == 0
+    assert cut[1:] == whole[1:]
 
 
 def test_published_figures_are_printed_beside_predictions(capsys: pytest.CaptureFixture[str]) -> None:
