@@ -90,6 +90,7 @@ def test_triton_calls_its_c_functions_with_the_same(config: str, compilations: l
         assert by_address == by_tensor
         assert flat(by_address).count("tensor map") == 3
         assert len(compilations) - before <= 2
+    assert compilations.count("matmul_specialized") == 4  # three pairs of layouts, and another type
 
 
 def flat(values: list[Any]) -> list[Any]:
@@ -195,9 +196,12 @@ def test_the_workspace_is_of_the_stream_and_given_back_after_both_launches(
     assert [arguments_of(call).count(2**40) for call in launches] == [1] * (1 if fails else 2)
 
 
-def test_hooks_are_told_of_what_is_launched_and_of_nothing_else() -> None:
+def test_hooks_are_told_of_what_is_launched_and_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = triton.knobs.runtime
     tensors = next(various())
+    # What a kernel adds is told by the names of its arguments.
+    kernel = specialized.matmul_specialized
+    monkeypatch.setattr(kernel, "launch_metadata", lambda grid, compiled, by_name: {"M": by_name["M"], "grid": grid})
 
     def enter(metadata: Any) -> None:
         raise AssertionError("the C function calls it, and here it only records")
@@ -212,8 +216,8 @@ def test_hooks_are_told_of_what_is_launched_and_of_nothing_else() -> None:
         runtime.launch_enter_hook.remove(enter)
     _, without = by_tensor_and_by_address(PLAIN, tensors)
     (hooked,), (silent,) = by_address, without
-    told = [value.get()["name"] for value in hooked if hasattr(value, "get")]
-    assert told == ["matmul_specialized"]
+    (told,) = [value.get() for value in hooked if hasattr(value, "get")]
+    assert (told["name"], told["M"], told["grid"]) == ("matmul_specialized", 200, (4, 1, 1))
     assert runtime.launch_enter_hook in hooked
     assert runtime.launch_enter_hook not in silent
     assert arguments_of(hooked)[-20:] == arguments_of(silent)[-20:]
