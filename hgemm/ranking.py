@@ -10,8 +10,8 @@ A table is made from files of results by a rule, and by nothing else:
 The rule. For each case, the contestants are ordered by the median of their times. Left out are backends that do not
 promise one rounding of an fp32 sum (``Properties.exact_integers``: torch and cublas with the flags that torch starts
 with), and cublaslt where it was tuned, because ``matmul`` never tunes. With --configurations, of each backend of which
-several configurations were timed in a case, the quickest is kept; of several files with the case, by the one that timed
-the most of them.
+several configurations were timed in a case, the quickest is kept. Times are compared as shares of torch's in the same
+run, so that those of several runs can be; what was timed again counts as it was the last time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hgemm.backends import backends
+from hgemm.backends import TORCH, backends
 from hgemm.program import Parser, end_with
 
 SCHEMA = "hgemm-ranking"
@@ -60,32 +60,36 @@ def configurations(documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
     devices = {document["env"]["gpu"] for document in documents.values()}
     if len(devices) != 1:
         raise ValueError(f"a table is of one device, found {', '.join(sorted(devices))}")
-    found: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
-    for source, document in documents.items():
+    found: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
+    for source, document in sorted(documents.items(), key=lambda item: str(item[1]["run"]["utc"])):
         if (mode := document["run"]["options"]["mode"]) != "rotating":
             raise ValueError(f"{source}: a ranking is made of device times with rotating operands, found mode {mode!r}")
         rounds = document["run"]["options"]["rounds"]
         for case in document["cases"]:
             if case.get("batch", 1) > 1:
                 continue
-            timed: dict[str, list[dict[str, Any]]] = {}
             whole = [row for row in case["rows"] if row["timing"] and len(row["timing"]["samples_us"]) >= rounds]
-            for entry in _ranking(whole, {row["backend"] for row in whole if row["config"]}):
-                timed.setdefault(entry["backend"], []).append(entry)
+            timed = _ranking(whole, {row["backend"] for row in whole})
+            control = next((entry["us"] for entry in timed if entry["backend"] == TORCH), None)
             known = found.setdefault((case["M"], case["N"], case["K"], case["layout"]), {})
-            for backend, entries in timed.items():
-                if len(entries) > max(1, len(known.get(backend, ()))):
-                    known[backend] = entries
+            for entry in timed if control else ():
+                if entry["config"]:
+                    known.setdefault(entry["backend"], {})[entry["config"]] = round(entry["us"] / control, 4)
     return {
         "schema": CONFIGURATIONS_SCHEMA,
         "device": devices.pop(),
         "sources": [{"file": name, "measured": document["run"]["utc"]} for name, document in documents.items()],
         "cases": [
-            {"M": M, "N": N, "K": K, "layout": layout, "quickest": [known[backend][0] for backend in sorted(known)]}
+            {"M": M, "N": N, "K": K, "layout": layout, "quickest": quickest}
             for (M, N, K, layout), known in sorted(found.items())
-            if known
+            if (quickest := [_quickest(name, timed) for name, timed in sorted(known.items()) if len(timed) > 1])
         ],
     }
+
+
+def _quickest(backend: str, of_torch: dict[str, float]) -> dict[str, Any]:
+    config = min(of_torch, key=lambda name: of_torch[name])
+    return {"backend": backend, "config": config, "of_torch": of_torch[config]}
 
 
 def _ranking(rows: list[dict[str, Any]], eligible: set[str]) -> list[dict[str, Any]]:
@@ -132,7 +136,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in table["cases"]:
         print(f"{case['M']}x{case['N']}x{case['K']} {case.get('dtype', case['layout'])} on {table['device']}")
         for entry in case.get("ranking") or case["quickest"]:
-            print(f"  {entry['us']:10.2f} us  {entry['backend']} {entry['config'] or ''}".rstrip())
+            time = f"{entry['us']:10.2f} us" if "us" in entry else f"{entry['of_torch']:10.3f} of torch's time"
+            print(f"  {time}  {entry['backend']} {entry['config'] or ''}".rstrip())
     return 0
 
 

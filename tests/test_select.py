@@ -177,7 +177,7 @@ def test_the_committed_configurations_are_what_the_rule_makes(capsys: pytest.Cap
     assert "4096x4096x4096 nt on NVIDIA H200" in capsys.readouterr().out
 
 
-def run_of(us: dict[tuple[str, str | None], list[float]], layout: str = "nn", mode: str = "rotating") -> dict[str, Any]:
+def run_of(us: dict[tuple[str, str | None], list[float]], day: int = 1, mode: str = "rotating") -> dict[str, Any]:
     """What the rule reads of a file of results: a case of two rounds, with a row for each backend and configuration."""
     rows = [
         {"backend": backend, "config": config, "role": "contestant", "status": "ok", "timing": {"samples_us": samples}}
@@ -185,24 +185,29 @@ def run_of(us: dict[tuple[str, str | None], list[float]], layout: str = "nn", mo
     ]
     return {
         "env": {"gpu": "NVIDIA H200"},
-        "run": {"utc": "2026-01-01T00:00:00Z", "options": {"mode": mode, "rounds": 2}},
-        "cases": [{"M": 8, "N": 16, "K": 32, "layout": layout, "rows": rows}],
+        "run": {"utc": f"2026-01-0{day}T00:00:00Z", "options": {"mode": mode, "rounds": 2}},
+        "cases": [{"M": 8, "N": 16, "K": 32, "layout": "nn", "rows": rows}],
     }
 
 
-def test_of_each_backend_the_quickest_configuration_by_the_run_with_the_most() -> None:
-    few = run_of({("cuda_tma", "a"): [1.0, 1.0], ("cuda_tma", "b"): [2.0, 2.0], ("triton", "c"): [5.0, 5.0]})
-    many = run_of({("cuda_tma", "a"): [3.0, 3.0], ("cuda_tma", "b"): [2.5, 2.5], ("cuda_tma", "d"): [4.0, 4.0]})
-    cut_short = run_of({("triton", "c"): [1.0], ("triton", "e"): [2.0, 2.0], ("torch", None): [1.0, 1.0]}, layout="nt")
-    table = ranking.configurations({"few": few, "many": many, "cut short": cut_short})
-    quickest = {"backend": "cuda_tma", "config": "b", "us": 2.5}
+def test_of_each_backend_the_quickest_configuration_by_its_share_of_torchs_time() -> None:
+    early = run_of({("torch", None): [1.0, 1.0], ("cuda_tma", "a"): [2.0, 2.0], ("cuda_tma", "b"): [3.0, 3.0]}, day=1)
+    # A slower board: b, which is quicker now, counts as it was the last time, and c is the quickest by its share.
+    late = run_of({("torch", None): [2.0, 2.0], ("cuda_tma", "b"): [5.0, 5.0], ("cuda_tma", "c"): [3.0, 3.0]}, day=2)
+    table = ranking.configurations({"early": early, "late": late})
+    quickest = {"backend": "cuda_tma", "config": "c", "of_torch": 1.5}
     assert table["cases"] == [{"M": 8, "N": 16, "K": 32, "layout": "nn", "quickest": [quickest]}]
-    assert [source["file"] for source in table["sources"]] == ["few", "many", "cut short"]
-    assert ranking.configurations({"many": many, "few": few})["cases"] == table["cases"]
+    assert [source["file"] for source in table["sources"]] == ["early", "late"]
+    assert ranking.configurations({"late": late, "early": early})["cases"] == table["cases"]
+    again = run_of({("torch", None): [1.0, 1.0], ("cuda_tma", "c"): [4.0, 4.0]}, day=3)
+    (case,) = ranking.configurations({"again": again, "late": late, "early": early})["cases"]
+    assert case["quickest"] == [{"backend": "cuda_tma", "config": "a", "of_torch": 2.0}]
+    alone, cut_short = {("torch", None): [1.0, 1.0], ("triton", "c"): [5.0, 5.0]}, {("triton", "e"): [2.0]}
+    assert ranking.configurations({"one": run_of(alone | cut_short), "none": run_of({})})["cases"] == []
     with pytest.raises(ValueError, match="'e2e'"):
         ranking.configurations({"host": run_of({}, mode="e2e")})
     with pytest.raises(ValueError, match="one device, found NVIDIA H100, NVIDIA H200"):
-        ranking.configurations({"few": few, "other": few | {"env": {"gpu": "NVIDIA H100"}}})
+        ranking.configurations({"early": early, "other": late | {"env": {"gpu": "NVIDIA H100"}}})
 
 
 def test_a_backends_own_default_follows_the_table_in_this_very_product() -> None:
