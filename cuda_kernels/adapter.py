@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hgemm import cost, devices, emulation
+from hgemm import cost, devices, emulation, measured
 from hgemm.backends import Backend, Launch, LaunchAt, Properties
 from hgemm.cost import Kernel, Size
 from hgemm.cuda_kernels import architectures, toolchain
@@ -92,10 +92,14 @@ def _kernels(family: str, capability: tuple[int, int]) -> tuple[Kernel, ...]:
 
 
 def default_config(family: Family, device: DeviceLimits, problem: Problem) -> KernelConfig:
-    """The configuration that the cost model expects to be the quickest of those that fit the device; the one that needs
-    the least shared memory, where none does."""
+    """The configuration that was measured to be the quickest in this very product, else the one that the cost model
+    expects to be so, of those that fit the device; the one that needs the least shared memory, where none does."""
     rates = devices.rates(device.name, device.capability, device.multiprocessors)
     size = Size.of(problem)
+    known = measured.configuration(rates.title, family.backend, problem)
+    for kernel in family.configs:
+        if kernel.name == known and config_limit(kernel, device) is None:
+            return kernel
     for prediction in cost.rank(kernels(family, rates, size), size, rates):
         kernel = family.configs[family.index(prediction.config or "")]
         if config_limit(kernel, device) is None:

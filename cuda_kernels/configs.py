@@ -74,11 +74,11 @@ def _cp_async(name: str, blocks_per_multiprocessor: int) -> KernelConfig:
 def _tma(name: str, blocks_per_multiprocessor: int, staged_rows: int | None = None) -> KernelConfig:
     config = Config.parse(name)
     staged_rows = 0 if "store-tma" not in config.flags else config.warp_m if staged_rows is None else staged_rows
+    staged_c = config.warps * 2 * staged_rows * config.warp_n
     if "rotate" in config.flags:
-        shared_bytes = _ring_bytes(config, 16) + config.warps * 2 * staged_rows * config.warp_n
-        kernel, header = "hgemm::TmaRotatingGemm", "tma_rotating.cuh"
+        shared_bytes, kernel, header = _ring_bytes(config, 16) + staged_c, "hgemm::TmaRotatingGemm", "tma_rotating.cuh"
     elif "producer" in config.flags:
-        shared_bytes, kernel, header = _ring_bytes(config, 16), "hgemm::TmaProducerGemm", "tma_producer.cuh"
+        shared_bytes, kernel, header = _ring_bytes(config, 16) + staged_c, "hgemm::TmaProducerGemm", "tma_producer.cuh"
     else:
         shared_bytes, kernel, header = _ring_bytes(config, 8), "hgemm::TmaGemm", "tma.cuh"
     geforce = shared_bytes <= GEFORCE_SHARED_BYTES
@@ -144,6 +144,7 @@ FAMILIES: dict[str, Family] = {
                 # Beside four stages half a tile has room, 4 x (49,152 + 16) + 32,768: it waits for the other half.
                 _tma("256x128x64_s3_w64x64_rotate_persistent_store-tma", 1),
                 _tma("256x128x64_s4_w64x64_rotate_persistent_store-tma", 1, staged_rows=32),
+                _tma("256x128x64_s3_w64x64_rotate_persistent_store-tma_tail", 1),
                 # Staged in the ring, which needs no byte more.
                 _tma("128x128x64_s3_w64x32_store-tma", 2),
                 _tma("128x128x32_s3_w64x32_store-tma", 2),
@@ -152,6 +153,7 @@ FAMILIES: dict[str, Family] = {
                 # Copies are issued by a warpgroup of its own.
                 _tma("256x128x64_s4_w64x64_producer", 1),
                 _tma("256x128x64_s4_w64x64_producer_persistent", 1),
+                _tma("256x128x64_s3_w64x64_producer_persistent_store-tma", 1),
                 # A warp tile of 96x64 does 3/2 of the work of 64x64 on 5/4 of the bytes. 4 x (57,344 + 16) bytes.
                 _tma("192x256x64_s4_w96x64_rotate_persistent", 1),
                 _tma("192x256x64_s4_w96x64_rotate_persistent_tail", 1),

@@ -7,7 +7,7 @@
 //   producer: for each tile of K: wait until all have freed its stage; start copying
 //   consumers: wait for tile 0; load its first fragments
 //     for each tile of K: multiply it, free its stage, load the next one's first fragments: see tma_ring.cuh
-//     C by shuffles in 16-byte stores
+//     C by shuffles in 16-byte stores, or by TMA from staging memory behind the ring
 //
 // A persistent block goes on with another tile of C: the producer runs ahead into it by as many tiles of K as there are
 // stages, without knowing that it is another one.
@@ -15,6 +15,7 @@
 
 #include "epilogue.cuh"
 #include "raster.cuh"
+#include "store_by_tma.cuh"
 #include "tma_ring.cuh"
 
 namespace hgemm {
@@ -23,14 +24,13 @@ template <class T, class Config>
 struct TmaProducerGemm {
   using Shape = Config;
   using Ring = TmaRing<Config>;
-  using Epilogue = StoreShuffled<T, Config>;
+  using Epilogue = typename StoreOf<T, Config, StoreShuffled<T, Config>>::Policy;
   static constexpr int THREADS = Config::THREADS + 128;
   static constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
   static_assert(Config::THREADS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "of a multiprocessor");
   static_assert(Config::WARPS % 4 == 0, "setmaxnreg takes whole warpgroups");
-  static_assert(Config::STAGED_ROWS == 0, "C is stored by shuffles");
   static_assert(!Config::TAIL, "the last wave is shared out by tma_rotating.cuh");
-  static constexpr int SHARED_BYTES = Ring::BYTES + Ring::BARRIERS_BYTES;
+  static constexpr int SHARED_BYTES = Ring::BYTES + Epilogue::BYTES + Ring::BARRIERS_BYTES;
 
   static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
   static const char* resources(HgemmResources* result);
@@ -39,11 +39,13 @@ struct TmaProducerGemm {
 template <class T, class Config>
 HGEMM_KERNEL((TmaProducerGemm<T, Config>::THREADS), 1)
 tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map, const int K,
-                  const Output c, const bool a_batched, const bool b_batched, const uint32_t c_tiles) {
+                  const HGEMM_GRID_CONSTANT typename TmaProducerGemm<T, Config>::Epilogue::Destination c,
+                  const bool a_batched, const bool b_batched, const uint32_t c_tiles) {
   using Gemm = TmaProducerGemm<T, Config>;
   using Ring = typename Gemm::Ring;
   const uint32_t warp = ptx::warp_index();
-  const Ring ring(ptx::shared_base(), ptx::shared_base() + Ring::BYTES);
+  const uint32_t staging = ptx::shared_base() + Ring::BYTES;
+  const Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES);
   const int k_tiles = tiles(K, Config::TILE_K);
   if (warp == 0 && ptx::elect_one()) ring.init();
   ptx::barrier_sync();  // the mbarriers are initialised for everyone, and the last barrier of the whole block
@@ -53,6 +55,7 @@ tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     if (warp > Config::WARPS || !ptx::elect_one()) return;
     ptx::prefetch_tensor_map(&a_map);
     ptx::prefetch_tensor_map(&b_map);
+    Gemm::Epilogue::prefetch(c);
     typename Ring::Position position;
     for (uint32_t number = ptx::block_index(); number < c_tiles; number += ptx::grid_blocks()) {
       const BlockTile tile = block_tile<Config>(number, c.M, c.N);
@@ -75,9 +78,10 @@ tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     const bool last_tile = number + ptx::grid_blocks() >= c_tiles;
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile)
       ring.multiply(warp_tile, position, last_tile && k_tile + 1 == k_tiles, lane);
-    Gemm::Epilogue::store(warp_tile, 0, c, block_tile<Config>(number, c.M, c.N), warp, lane);
+    Gemm::Epilogue::store(warp_tile, staging, c, block_tile<Config>(number, c.M, c.N), warp, lane);
     warp_tile.clear();
   }
+  Gemm::Epilogue::finish();
 }
 
 template <class T, class Config>
@@ -85,12 +89,14 @@ const char* TmaProducerGemm<T, Config>::launch(const HgemmProblem& p, void*, voi
   constexpr auto kernel = tma_producer_gemm<T, Config>;
   TensorMap a_map, b_map;
   if (const char* error = encode_operands<T, Config>(p, &a_map, &b_map)) return error;
+  typename Epilogue::Destination c;
+  if (const char* error = Epilogue::describe(p, &c)) return error;
   const uint32_t c_tiles = block_count<Config>(p);
   uint32_t blocks = c_tiles;
   if (Config::PERSISTENT)
     if (const char* error = resident_blocks<kernel>(THREADS, SHARED_BYTES, &blocks)) return error;
   return hgemm::launch<kernel>(blocks < c_tiles ? blocks : c_tiles, THREADS, SHARED_BYTES, stream, a_map, b_map,
-                               static_cast<int>(p.K), output(p), p.a_batch_stride != 0, p.b_batch_stride != 0, c_tiles);
+                               static_cast<int>(p.K), c, p.a_batch_stride != 0, p.b_batch_stride != 0, c_tiles);
 }
 
 template <class T, class Config>

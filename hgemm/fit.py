@@ -11,7 +11,6 @@ that the model has seen none of the shapes that it is judged by.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import statistics
@@ -21,17 +20,15 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from hgemm import cost, devices, published
-from hgemm.backends import backends
-from hgemm.bench.results import ResultsError, packaged, read
-from hgemm.bench.schema import Results
-from hgemm.cost import Fit, Kernel, Known, Size, Traits
+from hgemm import cost, published
+from hgemm.bench.results import ResultsError
+from hgemm.cost import Fit, Known, Size, Traits
 from hgemm.devices import Rates
 from hgemm.program import Parser, end_with
+from hgemm.timings import Case, Timing, load, split
 
 SCHEMA = "hgemm-cost"
 PATH = Path(__file__).parent / "cost.json"
-GPU = "NVIDIA H200"  # whose measurements the committed fit is of
 
 MEDIAN_REGRET, TAIL_REGRET = 0.01, 0.07  # the most that the judged half may show, at the median and at 95%
 
@@ -48,26 +45,6 @@ HIGHEST = Traits(pace=20.0, wait=20_000.0, tile=100_000.0, reach=1.0, launch=50.
 
 
 @dataclass(frozen=True)
-class Timing:
-    """The median time of a kernel in one case."""
-
-    kernel: Kernel
-    size: Size
-    us: float
-    weight: float = 1.0
-
-
-@dataclass(frozen=True)
-class Case:
-    """Everybody's times of one product in one run."""
-
-    suite: str
-    size: Size
-    dtype: str
-    timings: tuple[Timing, ...]
-
-
-@dataclass(frozen=True)
 class Regret:
     """Of the cases in which several of a family were timed, as fractions."""
 
@@ -80,45 +57,6 @@ class Regret:
     @property
     def passes(self) -> bool:
         return self.median <= MEDIAN_REGRET and self.tail <= TAIL_REGRET
-
-
-def cases_of(results: Results, device: Rates) -> list[Case]:
-    """What can be learnt from a file of results. Left out are what auto never chooses: libraries that may round partial
-    sums, and cublaslt where it was tuned."""
-    records = {record.name: record for record in backends() if record.kernels and record.properties.exact_integers}
-    if results.run.options.get("tune_cublaslt"):
-        records.pop("cublaslt", None)
-    found = []
-    for case in results.cases:
-        size = Size(case.M, case.N, case.K, case.batch, case.layout)
-        timings = []
-        for row in case.rows:
-            record = records.get(row.backend)
-            if row.role != "contestant" or row.timing is None or record is None or record.kernels is None:
-                continue
-            kernel = next((k for k in record.kernels(device, size) if _config_name(k) == row.config), None)
-            if kernel is not None:
-                timings.append(Timing(kernel, size, statistics.median(row.timing.samples_us)))
-        found.append(Case(str(results.run.options.get("suite")), size, case.dtype, tuple(timings)))
-    return found
-
-
-def split(cases: Iterable[Case]) -> tuple[list[Case], list[Case]]:
-    """The fitted and the judged half; a shape is in the same one in every file, dtype and layout. Of squares, in the
-    order of size, every second is fitted; of other shapes the black fields of a board of weights by M, so that each
-    weight and each M is in both."""
-    known = list(cases)
-    sides = sorted({case.size.M for case in known if _square(case.size)})
-    others = [case.size for case in known if not _square(case.size)]
-    rows = sorted({size.M for size in others})
-    weights = sorted({(size.batch, size.N, size.K) for size in others})
-
-    def is_fitted(size: Size) -> bool:
-        if _square(size):
-            return sides.index(size.M) % 2 == 0
-        return (rows.index(size.M) + weights.index((size.batch, size.N, size.K))) % 2 == 0
-
-    return [case for case in known if is_fitted(case.size)], [case for case in known if not is_fitted(case.size)]
 
 
 def fit(cases: Iterable[Case], device: Rates) -> Fit:
@@ -213,32 +151,6 @@ def _summary(regrets: list[tuple[float, str]]) -> Regret:
     return Regret(len(values), statistics.median(values), tail, *ordered[-1])
 
 
-def load(paths: Sequence[Path]) -> tuple[list[Case], Rates, list[dict[str, str]]]:
-    """The cases of files of results, the device, and where they come from; without paths, of those of ``GPU`` that come
-    with the package. Files of host times, of sustained running and of runs that were cut short teach nothing.
-
-    Raises ResultsError, also for files of several GPUs and for none that can be used.
-    """
-    found = [(path, read(path)) for path in (paths or sorted(packaged()))]
-    usable = [(path, results) for path, results in found if _teaches(results) and (paths or results.env.gpu == GPU)]
-    gpus = sorted({results.env.gpu for _, results in usable})
-    if len(gpus) != 1:
-        raise ResultsError(f"a fit is of one GPU, found {', '.join(gpus) or 'no complete run with rotating operands'}")
-    env = usable[0][1].env
-    major, minor = env.compute_capability
-    device = devices.rates(env.gpu, (major, minor), env.multiprocessors)
-    sources = [
-        {"file": path.name, "measured": results.run.utc, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-        for path, results in usable
-    ]
-    return [case for _, results in usable for case in cases_of(results, device)], device, sources
-
-
-def _teaches(results: Results) -> bool:
-    options = results.run.options
-    return results.run.complete and options.get("mode") == "rotating" and not options.get("sustained")
-
-
 def document(found: Fit, sources: Sequence[dict[str, str]]) -> dict[str, Any]:
     """What cost.json holds: the fit, and the measurements that half of it was made of."""
     dated = {"schema": SCHEMA, "fitted": max(source["measured"] for source in sources)[:10], "sources": list(sources)}
@@ -308,16 +220,8 @@ def _print_predictions(as_json: bool) -> None:
         print(f"    {one['kernel']}: {one['reason']}")
 
 
-def _config_name(kernel: Kernel) -> str | None:
-    return kernel.config.name if kernel.config else None
-
-
 def _shape(size: Size) -> tuple[int, int, int, int]:
     return size.batch, size.N, size.K, size.M
-
-
-def _square(size: Size) -> bool:
-    return size.batch == 1 and size.M == size.N == size.K
 
 
 if __name__ == "__main__":

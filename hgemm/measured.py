@@ -1,5 +1,5 @@
-"""The committed tables of what was fastest where, hgemm/tables/*.json; ``hgemm.ranking`` makes them. What the user
-tuned is in ``hgemm.tuned``."""
+"""The committed tables of what was fastest where, hgemm/tables/*.json: which backend, and which configuration of each;
+``hgemm.ranking`` makes them. What the user tuned is in ``hgemm.tuned``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 import torch
 
@@ -45,6 +46,15 @@ def exact(device: str, problem: Problem) -> Case | None:
     return None
 
 
+def configuration(device: str, backend: str, problem: Problem) -> str | None:
+    """The configuration of ``backend`` that was its quickest in this very product, of all of them that were timed on a
+    device of this name; None if there is no such measurement. One in bf16 speaks for fp16 too: the bytes and the rate
+    are the same."""
+    if problem.batch or problem.out.letter != "n":
+        return None
+    return _configurations(device).get((problem.M, problem.N, problem.K, problem.layout), {}).get(backend)
+
+
 def nearest(problem: Problem, cases: Iterable[Case]) -> Case | None:
     """Of ``cases``, which are of products of the problem's kind, the closest to it in size; None if none is near."""
     found = [(case, _distances(case, problem)) for case in cases]
@@ -60,20 +70,37 @@ def _distances(case: Case, problem: Problem) -> tuple[float, float, float]:
 
 @functools.cache
 def _tables() -> dict[str, tuple[Case, ...]]:
-    """The cases of every committed table, by the name of the device."""
+    """The cases of every committed table of backends, by the name of the device."""
     tables: dict[str, tuple[Case, ...]] = {}
-    for path in sorted(files("hgemm").joinpath("tables").iterdir(), key=str):
-        if path.name.endswith(".json"):
-            document = json.loads(path.read_text(encoding="utf-8"))
-            tables[document["device"]] = tables.get(document["device"], ()) + tuple(
-                Case(
-                    case["M"],
-                    case["N"],
-                    case["K"],
-                    _DTYPES[case["dtype"]],
-                    case["layout"],
-                    tuple((entry["backend"], entry["config"]) for entry in case["ranking"]),
-                )
-                for case in document["cases"]
+    for document in _documents("hgemm-ranking"):
+        tables[document["device"]] = tables.get(document["device"], ()) + tuple(
+            Case(
+                case["M"],
+                case["N"],
+                case["K"],
+                _DTYPES[case["dtype"]],
+                case["layout"],
+                tuple((entry["backend"], entry["config"]) for entry in case["ranking"]),
             )
+            for case in document["cases"]
+        )
     return tables
+
+
+@functools.cache
+def _configurations(device: str) -> dict[tuple[int, int, int, str], dict[str, str]]:
+    """By M, N, K and layout, the quickest configuration of each backend."""
+    return {
+        (case["M"], case["N"], case["K"], case["layout"]): {one["backend"]: one["config"] for one in case["quickest"]}
+        for document in _documents("hgemm-configurations")
+        if document["device"] == device
+        for case in document["cases"]
+    }
+
+
+def _documents(schema: str) -> list[dict[str, Any]]:
+    paths = sorted(
+        (path for path in files("hgemm").joinpath("tables").iterdir() if path.name.endswith(".json")), key=str
+    )
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return [document for document in found if document["schema"] == schema]

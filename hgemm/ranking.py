@@ -1,13 +1,17 @@
-"""Makes the tables that ``backend="auto"`` follows on devices that were measured.
+"""Makes the tables that ``backend="auto"`` and the defaults of each backend follow on devices that were measured.
 
-A table is made from one file of results by a rule, and by nothing else:
+A table is made from files of results by a rule, and by nothing else:
 
     python -m hgemm.ranking --json plots/results/h200-squares.json > hgemm/tables/h200-squares.json
     python -m hgemm.ranking --json plots/results/h200-llm.json > hgemm/tables/h200-llm.json
+    python -m hgemm.ranking --configurations --json plots/results/configurations/*.json \\
+        > hgemm/tables/h200-configurations.json
 
 The rule. For each case, the contestants are ordered by the median of their times. Left out are backends that do not
 promise one rounding of an fp32 sum (``Properties.exact_integers``: torch and cublas with the flags that torch starts
-with), and cublaslt where it was tuned, because ``matmul`` never tunes.
+with), and cublaslt where it was tuned, because ``matmul`` never tunes. With --configurations, of each backend of which
+several configurations were timed in a case, the quickest is kept. Times are compared as shares of torch's in the same
+run, so that those of several runs can be; what was timed again counts as it was the last time.
 """
 
 from __future__ import annotations
@@ -19,10 +23,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hgemm.backends import backends
+from hgemm.backends import TORCH, backends
 from hgemm.program import Parser, end_with
 
 SCHEMA = "hgemm-ranking"
+CONFIGURATIONS_SCHEMA = "hgemm-configurations"
 _NAMED = ("M", "N", "K", "dtype", "layout")
 RESULTS = str(Path(__file__).parent / "results" / "h200-squares.json")
 
@@ -49,6 +54,44 @@ def from_results(document: dict[str, Any], source: str) -> dict[str, Any]:
     }
 
 
+def configurations(documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The table of the quickest configurations by files of results, named, of one device. Raises ValueError for several
+    devices, and for times that are not of the device with rotating operands."""
+    devices = {document["env"]["gpu"] for document in documents.values()}
+    if len(devices) != 1:
+        raise ValueError(f"a table is of one device, found {', '.join(sorted(devices))}")
+    found: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
+    for source, document in sorted(documents.items(), key=lambda item: str(item[1]["run"]["utc"])):
+        if (mode := document["run"]["options"]["mode"]) != "rotating":
+            raise ValueError(f"{source}: a ranking is made of device times with rotating operands, found mode {mode!r}")
+        rounds = document["run"]["options"]["rounds"]
+        for case in document["cases"]:
+            if case.get("batch", 1) > 1:
+                continue
+            whole = [row for row in case["rows"] if row["timing"] and len(row["timing"]["samples_us"]) >= rounds]
+            timed = _ranking(whole, {row["backend"] for row in whole})
+            control = next((entry["us"] for entry in timed if entry["backend"] == TORCH), None)
+            known = found.setdefault((case["M"], case["N"], case["K"], case["layout"]), {})
+            for entry in timed if control else ():
+                if entry["config"]:
+                    known.setdefault(entry["backend"], {})[entry["config"]] = round(entry["us"] / control, 4)
+    return {
+        "schema": CONFIGURATIONS_SCHEMA,
+        "device": devices.pop(),
+        "sources": [{"file": name, "measured": document["run"]["utc"]} for name, document in documents.items()],
+        "cases": [
+            {"M": M, "N": N, "K": K, "layout": layout, "quickest": quickest}
+            for (M, N, K, layout), known in sorted(found.items())
+            if (quickest := [_quickest(name, timed) for name, timed in sorted(known.items()) if len(timed) > 1])
+        ],
+    }
+
+
+def _quickest(backend: str, of_torch: dict[str, float]) -> dict[str, Any]:
+    config = min(of_torch, key=lambda name: of_torch[name])
+    return {"backend": backend, "config": config, "of_torch": of_torch[config]}
+
+
 def _ranking(rows: list[dict[str, Any]], eligible: set[str]) -> list[dict[str, Any]]:
     ranked = [
         {
@@ -68,23 +111,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m hgemm.ranking", description="Orders what was measured, for backend='auto' to follow."
     )
     parser.add_argument(
-        "results", nargs="?", default=RESULTS, help="a file of results of python -m hgemm.bench (default: %(default)s)"
+        "results", nargs="*", default=[RESULTS], help="results of python -m hgemm.bench (default: the squares')"
+    )
+    parser.add_argument(
+        "--configurations", action="store_true", help="of each backend the quickest configuration, by several files"
     )
     parser.add_argument("--json", action="store_true", help="print the table as hgemm/tables/*.json hold it")
     options = parser.parse_args(arguments)
     try:
-        with open(options.results, encoding="utf-8") as file:
-            table = from_results(json.load(file), options.results.rpartition("/")[2])
-    except (ValueError, KeyError, OSError) as error:
-        print(f"hgemm.ranking: {options.results} makes no table: {error}", file=sys.stderr)
+        documents = {path.rpartition("/")[2]: json.loads(Path(path).read_text("utf-8")) for path in options.results}
+        if options.configurations:
+            table = configurations(documents)
+        elif len(documents) > 1:
+            raise ValueError("a ranking of backends is made of one file; --configurations takes several")
+        else:
+            ((source, document),) = documents.items()
+            table = from_results(document, source)
+    except (ValueError, KeyError, TypeError, OSError) as error:
+        print(f"hgemm.ranking: {', '.join(options.results)} makes no table: {error}", file=sys.stderr)
         return 2
     if options.json:
         print(json.dumps(table, indent=1))
         return 0
     for case in table["cases"]:
-        print(f"{case['M']}x{case['N']}x{case['K']} {case['dtype']} on {table['device']}")
-        for entry in case["ranking"]:
-            print(f"  {entry['us']:10.2f} us  {entry['backend']} {entry['config'] or ''}".rstrip())
+        print(f"{case['M']}x{case['N']}x{case['K']} {case.get('dtype', case['layout'])} on {table['device']}")
+        for entry in case.get("ranking") or case["quickest"]:
+            time = f"{entry['us']:10.2f} us" if "us" in entry else f"{entry['of_torch']:10.3f} of torch's time"
+            print(f"  {time}  {entry['backend']} {entry['config'] or ''}".rstrip())
     return 0
 
 

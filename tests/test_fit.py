@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hgemm import cost, fit, published
+from hgemm import cost, fit, published, timings
 from hgemm.backends import backends
 from hgemm.bench.results import PACKAGED, read
 from hgemm.config import Config
@@ -31,11 +31,13 @@ SIZES = [Size(n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8
 ]
 
 
-def timed(size: Size, us: dict[Kernel, float]) -> fit.Case:
-    return fit.Case("squares", size, "bf16", tuple(fit.Timing(kernel, size, time) for kernel, time in us.items()))
+def timed(size: Size, us: dict[Kernel, float]) -> timings.Case:
+    return timings.Case(
+        "squares", size, "bf16", tuple(timings.Timing(kernel, size, time) for kernel, time in us.items())
+    )
 
 
-def made_up(sizes: Sequence[Size] = SIZES) -> list[fit.Case]:
+def made_up(sizes: Sequence[Size] = SIZES) -> list[timings.Case]:
     """Cases in which everybody takes as long as a model with the traits of TRUTH says."""
     return [
         timed(size, {k: cost.predict(k, size, H200, Known(traits)).seconds * 1e6 for k, traits in TRUTH.items()})
@@ -44,7 +46,7 @@ def made_up(sizes: Sequence[Size] = SIZES) -> list[fit.Case]:
 
 
 def test_a_fit_to_timings_of_a_known_model_makes_its_choices() -> None:
-    fitted, judged = fit.split(made_up())
+    fitted, judged = timings.split(made_up())
     found = fit.fit(fitted, H200)
     truth = Fit("NVIDIA H200", (9, 0), {kernel.name: traits for kernel, traits in TRUTH.items()})
     for case in judged:
@@ -69,7 +71,7 @@ def test_a_kernel_timed_in_one_shape_is_not_fitted_and_not_judged() -> None:
 
 
 def test_one_case_that_nothing_explains_does_not_spoil_the_others() -> None:
-    fitted, judged = fit.split(made_up())
+    fitted, judged = timings.split(made_up())
     odd = Size(2048, 2048, 2048, 8)
     strange = timed(
         odd, {kernel: 3e6 * cost.predict(kernel, odd, H200, Known(TRUTH[kernel])).seconds for kernel in TRUTH}
@@ -95,7 +97,7 @@ def test_regret_is_how_much_longer_the_chosen_one_takes() -> None:
 
 
 def test_both_halves_have_squares_and_others_and_share_no_shape() -> None:
-    fitted, judged = fit.split([*made_up(), *[replace(case, dtype="fp16") for case in made_up()]])
+    fitted, judged = timings.split([*made_up(), *[replace(case, dtype="fp16") for case in made_up()]])
     assert len(fitted) + len(judged) == 2 * len(SIZES)
     assert not {case.size for case in fitted} & {case.size for case in judged}
     for half in (fitted, judged):
@@ -106,11 +108,11 @@ def test_both_halves_have_squares_and_others_and_share_no_shape() -> None:
 
 def test_what_auto_never_chooses_teaches_nothing() -> None:
     squares = read(PACKAGED / "h200-squares.json")
-    timed_there = {timing.kernel.backend for case in fit.cases_of(squares, H200) for timing in case.timings}
+    timed_there = {timing.kernel.backend for case in timings.cases_of(squares, H200) for timing in case.timings}
     assert {"cuda_tma", "triton"} <= timed_there
     assert not {"torch", "cublas", "cublaslt"} & timed_there  # cublaslt was tuned, which matmul never does
     squares.run.options["tune_cublaslt"] = False
-    assert any(t.kernel.backend == "cublaslt" for case in fit.cases_of(squares, H200) for t in case.timings)
+    assert any(t.kernel.backend == "cublaslt" for case in timings.cases_of(squares, H200) for t in case.timings)
 
 
 def test_the_committed_fit_keeps_to_the_bounds_on_shapes_that_it_has_not_seen(
@@ -131,11 +133,12 @@ def test_the_committed_fit_keeps_to_the_bounds_on_shapes_that_it_has_not_seen(
 def test_the_committed_fit_is_of_the_committed_measurements() -> None:
     document = json.loads(fit.PATH.read_text())
     assert document["schema"] == fit.SCHEMA
-    _, device, sources = fit.load([])
-    assert document["device"] == device.title == fit.GPU
+    _, device, sources = timings.load([])
+    assert document["device"] == device.title == timings.GPU
     assert document["sources"] == sources, "python -m hgemm.fit fits it anew"
     for source in document["sources"]:
-        assert hashlib.sha256((PACKAGED / source["file"]).read_bytes()).hexdigest() == source["sha256"]
+        (path,) = PACKAGED.rglob(source["file"])
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == source["sha256"]
     for name in document["traits"]:
         backend, _, config = name.partition(":")
         assert config in (backends()[backend].configs or ("",))
@@ -144,16 +147,35 @@ def test_the_committed_fit_is_of_the_committed_measurements() -> None:
 def test_files_that_teach_nothing_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert fit.main(["--check", str(tmp_path / "none.json")]) == 2
     document = json.loads((PACKAGED / "h200-batched.json").read_text())
-    document["run"]["complete"] = False
-    (tmp_path / "part.json").write_text(json.dumps(document))
-    assert fit.main(["--check", str(tmp_path / "part.json")]) == 2
-    document["run"]["complete"], document["env"]["gpu"] = True, "NVIDIA GeForce RTX 5090"
+    document["run"]["options"]["mode"] = "e2e"
+    (tmp_path / "host.json").write_text(json.dumps(document))
+    assert fit.main(["--check", str(tmp_path / "host.json")]) == 2
+    document["run"]["options"]["mode"], document["env"]["gpu"] = "rotating", "NVIDIA GeForce RTX 5090"
     (tmp_path / "other.json").write_text(json.dumps(document))
     assert fit.main(["--check", str(tmp_path / "other.json"), str(PACKAGED / "h200-batched.json")]) == 2
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 3
-    assert "no complete run" in errors[1]
+    assert "no run with rotating operands" in errors[1]
     assert "found NVIDIA GeForce RTX 5090, NVIDIA H200" in errors[2]
+
+
+def test_of_a_run_that_was_cut_short_whole_rows_count() -> None:
+    results = read(PACKAGED / "h200-batched.json")
+    whole = timings.cases_of(results, H200)
+    (first, *_) = (row for row in results.cases[0].rows if row.role == "contestant" and row.backend == "triton")
+    assert first.timing is not None
+    first.timing.samples_us.pop()
+    cut = timings.cases_of(results, H200)
+    assert [timing.kernel.backend for timing in whole[0].timings].count("triton") == 1
+    assert [timing.kernel.backend for timing in cut[0].timings].count("triton") == 0
+    assert cut[1:] == whole[1:]
+
+
+def test_of_a_kernel_that_was_timed_again_the_last_time_counts() -> None:
+    size = SIZES[0]
+    early, late = timed(size, {LARGE: 5.0, SMALL: 3.0}), timed(size, {LARGE: 4.0})
+    other = replace(early, dtype="fp16")
+    assert timings._latest([early, other, late]) == [timed(size, {SMALL: 3.0}), other, late]
 
 
 def test_published_figures_are_printed_beside_predictions(capsys: pytest.CaptureFixture[str]) -> None:

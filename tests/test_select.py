@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -162,10 +163,65 @@ def test_the_committed_table_is_what_the_rule_makes(name: str, case: str, capsys
 def test_committed_tables_name_what_there_is() -> None:
     for path in (ROOT / "hgemm" / "tables").glob("*.json"):
         for case in json.loads(path.read_text())["cases"]:
-            for entry in case["ranking"]:
+            for entry in case["ranking"] if "ranking" in case else case["quickest"]:
                 record = backends()[entry["backend"]]
                 assert entry["config"] is None or entry["config"] in record.configs
                 assert record.properties.exact_integers
+
+
+def test_the_committed_configurations_are_what_the_rule_makes(capsys: pytest.CaptureFixture[str]) -> None:
+    sources = sorted((ROOT / "plots" / "results" / "configurations").glob("*.json"))
+    assert ranking.main(["--configurations", "--json", *map(str, sources)]) == 0
+    assert capsys.readouterr().out == (ROOT / "hgemm" / "tables" / "h200-configurations.json").read_text()
+    assert ranking.main(["--configurations", *map(str, sources)]) == 0
+    assert "4096x4096x4096 nt on NVIDIA H200" in capsys.readouterr().out
+
+
+def run_of(us: dict[tuple[str, str | None], list[float]], day: int = 1, mode: str = "rotating") -> dict[str, Any]:
+    """What the rule reads of a file of results: a case of two rounds, with a row for each backend and configuration."""
+    rows = [
+        {"backend": backend, "config": config, "role": "contestant", "status": "ok", "timing": {"samples_us": samples}}
+        for (backend, config), samples in us.items()
+    ]
+    return {
+        "env": {"gpu": "NVIDIA H200"},
+        "run": {"utc": f"2026-01-0{day}T00:00:00Z", "options": {"mode": mode, "rounds": 2}},
+        "cases": [{"M": 8, "N": 16, "K": 32, "layout": "nn", "rows": rows}],
+    }
+
+
+def test_of_each_backend_the_quickest_configuration_by_its_share_of_torchs_time() -> None:
+    early = run_of({("torch", None): [1.0, 1.0], ("cuda_tma", "a"): [2.0, 2.0], ("cuda_tma", "b"): [3.0, 3.0]}, day=1)
+    # A slower board: b, which is quicker now, counts as it was the last time, and c is the quickest by its share.
+    late = run_of({("torch", None): [2.0, 2.0], ("cuda_tma", "b"): [5.0, 5.0], ("cuda_tma", "c"): [3.0, 3.0]}, day=2)
+    table = ranking.configurations({"early": early, "late": late})
+    quickest = {"backend": "cuda_tma", "config": "c", "of_torch": 1.5}
+    assert table["cases"] == [{"M": 8, "N": 16, "K": 32, "layout": "nn", "quickest": [quickest]}]
+    assert [source["file"] for source in table["sources"]] == ["early", "late"]
+    assert ranking.configurations({"late": late, "early": early})["cases"] == table["cases"]
+    again = run_of({("torch", None): [1.0, 1.0], ("cuda_tma", "c"): [4.0, 4.0]}, day=3)
+    (case,) = ranking.configurations({"again": again, "late": late, "early": early})["cases"]
+    assert case["quickest"] == [{"backend": "cuda_tma", "config": "a", "of_torch": 2.0}]
+    alone, cut_short = {("torch", None): [1.0, 1.0], ("triton", "c"): [5.0, 5.0]}, {("triton", "e"): [2.0]}
+    assert ranking.configurations({"one": run_of(alone | cut_short), "none": run_of({})})["cases"] == []
+    with pytest.raises(ValueError, match="'e2e'"):
+        ranking.configurations({"host": run_of({}, mode="e2e")})
+    with pytest.raises(ValueError, match="one device, found NVIDIA H100, NVIDIA H200"):
+        ranking.configurations({"early": early, "other": late | {"env": {"gpu": "NVIDIA H100"}}})
+
+
+def test_a_backends_own_default_follows_the_table_in_this_very_product() -> None:
+    x, w = (torch.empty(4096, 4096, dtype=torch.float16, device="meta") for _ in "xw")
+    table = json.loads((ROOT / "hgemm" / "tables" / "h200-configurations.json").read_text())
+    (case,) = (c for c in table["cases"] if (c["M"], c["N"], c["K"], c["layout"]) == (4096, 4096, 4096, "nt"))
+    problem = Problem.from_tensors(x, w.t())
+    for entry in case["quickest"]:
+        assert measured.configuration("NVIDIA H200", entry["backend"], problem) == entry["config"]
+    assert measured.configuration("NVIDIA H100", "triton", problem) is None
+    assert measured.configuration("NVIDIA H200", "triton", Problem.from_tensors(x.t(), w)) is None
+    assert measured.configuration("NVIDIA H200", "triton", replace(problem, batch=(2,))) is None
+    transposed = Problem.from_tensors(x, w.t(), torch.empty_like(x).t())
+    assert measured.configuration("NVIDIA H200", "triton", transposed) is None
 
 
 def test_of_two_cases_of_one_size_that_of_the_same_layout_counts() -> None:

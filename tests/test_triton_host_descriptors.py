@@ -22,6 +22,7 @@ __all__ = ["compilations", "hopper"]  # fixtures
 def fresh(hopper: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(shared_tiles, "_launcher", Launcher(shared_tiles.add_shared_tiles))
+    monkeypatch.setattr(specialized, "_launcher", Launcher(specialized.matmul_specialized))
     host_descriptors._plan.cache_clear()
     kernels = specialized.matmul_specialized, shared_tiles.add_shared_tiles
     for kernel in kernels:

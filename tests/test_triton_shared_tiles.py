@@ -18,6 +18,7 @@ from hgemm.cost import Size
 from hgemm.devices import rates
 from hgemm.triton_kernels import adapter, host_descriptors, interpreter
 from hgemm.triton_kernels.configs import TMA
+from hgemm.triton_kernels.launcher import Launcher
 from hgemm.triton_kernels.specialized_configs import (
     MOST_PARTS,
     SPECIALIZED,
@@ -145,22 +146,17 @@ def walked(tile: int, down: int, across: int) -> tuple[int, int]:
 
 
 class Kernel:
-    """Stands for the compiled kernel: keeps what it is launched with."""
-
-    arg_names = ("a", "b", "c", "sums", "M", "N", "K", "whole", "parts", "A_LAYOUT", "B_LAYOUT")
+    """Stands for a kernel that is not compiled: keeps what it is launched with."""
 
     def __init__(self) -> None:
         self.launched: list[tuple[Any, ...]] = []
         self.options: dict[str, Any] = {}
 
-    def warmup(self, *arguments: Any, grid: tuple[int, int, int], **options: Any) -> Kernel:
-        self.options = options
-        return self
-
     def __getitem__(self, grid: tuple[int, int, int]) -> Any:
-        def launch(*arguments: Any) -> None:
+        def launch(*arguments: Any, **options: Any) -> None:
             described = [(d.base.data_ptr(), d.shape, d.strides, d.block_shape) for d in arguments[:3]]
             self.launched.append((grid, *described, *arguments[3:]))
+            self.options = options
 
         return launch
 
@@ -175,8 +171,9 @@ def test_descriptors_say_what_is_stored(kernel: Kernel) -> None:
     a = torch.zeros(1032, 304, dtype=torch.bfloat16)[:1000, :300].t()  # 300 x 1000, its columns stored
     b = torch.zeros(1000, 520, dtype=torch.bfloat16)
     out = torch.zeros(300, 528, dtype=torch.bfloat16)[:, :520]
+    kernel_launcher = Launcher(kernel)
     for _ in range(2):
-        host_descriptors.launch(kernel, a, b, out, "128x256x64_s4_w64x64_specialized")
+        host_descriptors.launch(kernel_launcher, a, b, out, "128x256x64_s4_w64x64_specialized")
     grid, in_a, in_b, in_c, sums, *numbers = kernel.launched[1]
     assert kernel.launched[0] == kernel.launched[1]
     assert grid == (9, 1, 1)
@@ -184,15 +181,16 @@ def test_descriptors_say_what_is_stored(kernel: Kernel) -> None:
     assert in_b == (b.data_ptr(), [1000, 520], [520, 1], [64, 256])
     assert in_c == (out.data_ptr(), [300, 520], [528, 1], [64, 64])
     assert sums is None
-    assert numbers == [300, 520, 1000, 9, 1, None, None]
+    assert numbers == [300, 520, 1000, 9, 1]
     assert (kernel.options["A_LAYOUT"], kernel.options["B_LAYOUT"], kernel.options["SHARED"]) == ("t", "n", False)
 
 
 def test_192_rows_of_a_are_described_64_at_a_time(kernel: Kernel) -> None:
     a, b = torch.zeros(200, 128, dtype=torch.float16), torch.zeros(128, 136, dtype=torch.float16)
     out = torch.zeros(200, 136, dtype=torch.float16)
+    kernel_launcher = Launcher(kernel)
     for left in (a, a.t().contiguous().t()):
-        host_descriptors.launch(kernel, left, b, out, "192x128x64_s5_w64x32_specialized")
+        host_descriptors.launch(kernel_launcher, left, b, out, "192x128x64_s5_w64x32_specialized")
     for (grid, in_a, in_b, in_c, *_), stored in zip(kernel.launched, ([200, 128], [128, 200]), strict=True):
         assert grid == (4, 1, 1)
         assert in_a[1:] == (stored, [stored[1], 1], [64, 64])
@@ -204,7 +202,7 @@ def test_a_column_major_out_is_computed_transposed_and_batches_one_by_one(kernel
     a = torch.zeros(3, 128, 64, dtype=torch.float16)
     b = torch.zeros(64, 256, dtype=torch.float16)
     out = torch.zeros(3, 256, 128, dtype=torch.float16).mT
-    host_descriptors.launch(kernel, a, b, out, "128x128x64_s6_w64x32_specialized")
+    host_descriptors.launch(Launcher(kernel), a, b, out, "128x128x64_s6_w64x32_specialized")
     assert len(kernel.launched) == 3
     for batch, (grid, in_a, in_b, in_c, *_) in enumerate(kernel.launched):
         assert grid == (2, 1, 1)
@@ -224,7 +222,7 @@ def test_shared_tiles_have_a_workspace_and_are_added(kernel: Kernel, monkeypatch
     monkeypatch.setattr(host_descriptors, "addition", addition)
     a, b = torch.zeros(1024, 4096, dtype=torch.float16), torch.zeros(4096, 6144, dtype=torch.float16)
     out = torch.zeros(1024, 6144, dtype=torch.float16)
-    host_descriptors.launch(kernel, a, b, out, LARGEST)
+    host_descriptors.launch(Launcher(kernel), a, b, out, LARGEST)
     (grid, _, _, _, sums, *numbers) = kernel.launched[0]
     assert grid == (132, 1, 1)
     assert sums.shape == (120, 128, 256)

@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+import triton
 
 from hgemm.backends import Backend, get
 from hgemm.problem import LAYOUTS, Problem
 from hgemm.reference import exact_integers
+from hgemm.triton_kernels import host_descriptors
 from hgemm.triton_kernels.configs import TMA
 from hgemm.triton_kernels.specialized_configs import SPECIALIZED
+from hgemm.triton_kernels.tensor_maps import MOST_KEPT
 
 pytestmark = pytest.mark.gpu
 
@@ -72,3 +75,25 @@ def test_parts_are_added_to_the_same_bits_each_time(record: Backend, config: str
         again = torch.full_like(first, torch.nan)
         record.run(a, b, again, config)
         assert torch.equal(again, first)
+
+
+def test_by_address_it_goes_to_tritons_c_function(
+    record: Backend, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tensor maps of more addresses than are kept, each used twice; where tiles are shared, in a workspace."""
+
+    def slower(*_: object) -> None:
+        raise AssertionError(f"Triton {triton.__version__} refused what it is given by address")
+
+    generator = torch.Generator("cuda").manual_seed(6)
+    for M, N, K in ((128, 256, 256), (300, 1032, 8192)):
+        a, b, expected = exact_integers(M, N, K, torch.bfloat16, "cuda", generator)
+        monkeypatch.setattr(host_descriptors.Launch, "_multiply_by_descriptors", slower)
+        launch = record.launcher_at(Problem.from_tensors(a, b, expected), config)
+        assert launch is not None
+        outs = torch.empty(MOST_KEPT + 8, M, N, dtype=torch.bfloat16, device="cuda")
+        for _ in range(2):
+            outs.fill_(torch.nan)
+            for out in outs:
+                launch(a.data_ptr(), b.data_ptr(), out.data_ptr())
+            assert (outs == expected).all()

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hgemm import cost, devices
+from hgemm import cost, devices, measured
 from hgemm.arrangement import arrange_operands
 from hgemm.backends import Backend, LaunchAt, Properties
 from hgemm.config import THREADS_PER_WARP, Config
@@ -98,19 +98,20 @@ def accepts(family: Family, rule: Callable[[Problem], str | None], problem: Prob
 
 
 def choose(family: Family, problem: Problem) -> str:
-    """The default configuration: for CPU tensors the family's one for the interpreter, else the one that the cost model
-    expects to be the quickest of those meant for the device."""
+    """The default configuration; for CPU tensors the family's one for the interpreter."""
     if problem.device.type == "cpu":
         return family.interpreted or family.configs[0].config.name
-    device = _device(problem)
+    found = _device(problem)
+    return default_config(family, devices.rates(found.name, _capability(found), found.multi_processor_count), problem)
+
+
+def default_config(family: Family, device: Rates, problem: Problem) -> str:
+    """Of those meant for the device, which need not be there, the one that was the quickest when this very product was
+    measured, else the one that the cost model expects to be so."""
     size = Size.of(problem, transposed=problem.out.letter == "t")
-    return default_config(family, devices.rates(device.name, _capability(device), device.multi_processor_count), size)
-
-
-def default_config(family: Family, device: Rates, size: Size) -> str:
-    """The same for a device that need not be there."""
-    ranking = cost.rank(kernels(family, device, size), size, device)
-    return (ranking[0].config if ranking else None) or family.configs[0].config.name
+    ranking = [prediction.config for prediction in cost.rank(kernels(family, device, size), size, device)]
+    known = measured.configuration(device.title, family.name, problem)
+    return (known if known in ranking else ranking[0] if ranking else None) or family.configs[0].config.name
 
 
 def kernels(family: Family, device: Rates, size: Size) -> tuple[Kernel, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextvars
 import copy
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ from hgemm.arrangement import Arrangement, arrange, arrange_problem
 from hgemm.backends import LaunchAt
 from hgemm.config import Config
 from hgemm.problem import Problem
-from hgemm.triton_kernels.launcher import Pointer
+from hgemm.triton_kernels import launcher
+from hgemm.triton_kernels.launcher import Launcher, Pointer, workspace
 from hgemm.triton_kernels.shared_tiles import addition
 from hgemm.triton_kernels.specialized_configs import blocks, sharing_of, specialized_options
 
@@ -32,15 +33,15 @@ class Launch:
     ``problem.vector_rule`` has checked.
     """
 
-    def __init__(self, kernel: Any, config: str, device: torch.device, dtype: torch.dtype, p: Arrangement) -> None:
-        self._kernel = kernel
+    def __init__(self, kernel: Launcher, config: str, device: torch.device, dtype: torch.dtype, p: Arrangement) -> None:
         self._options = {"A_LAYOUT": p.a_layout, "B_LAYOUT": p.b_layout, **specialized_options(config)}
         block_m, block_n = self._options["BLOCK_M"], self._options["BLOCK_N"]
         tiles = -(-p.M // block_m) * -(-p.N // block_n)
         programs = torch.cuda.get_device_properties(device).multi_processor_count
         sharing = sharing_of(Config.parse(config), programs, p.M, p.N, p.K)
-        self._programs = min(programs, sharing.items(tiles))
-        self._numbers = (p.M, p.N, p.K, *sharing)
+        form = (config, device, dtype, p.a_layout, p.b_layout)
+        numbers = (p.M, p.N, p.K, *sharing)
+        self._multiply = launcher.Launch(kernel, form, min(programs, sharing.items(tiles)), numbers, self._options)
         stored = (
             ((p.M, p.K) if p.a_layout == "n" else (p.K, p.M), p.stride_a),
             ((p.K, p.N) if p.b_layout == "n" else (p.N, p.K), p.stride_b),
@@ -58,46 +59,47 @@ class Launch:
         unused = self._options["SHARED"] and not self._places
         self._sums = torch.empty(4, dtype=torch.float32, device=device) if unused else None
         self._addition = addition(device, dtype, p.M, p.N, p.stride_c, sharing, self._options) if self._places else None
-        self._compiled: Any = None
 
     def __call__(self, a: Tensor, b: Tensor, out: Tensor) -> None:
-        """Launches on the current device, that of the tensors, and its current stream."""
-        sums = self._launch(a, b, out)
-        if self._addition is not None:
-            self._addition(sums, out)
+        """Launches on the current device, that of the tensors, and its current stream. A workspace is of torch's
+        allocator: its next owner on that stream comes after the addition."""
+        if self._addition is None:
+            self._multiply(*self._descriptors(a, b, out), self._sums)
+            return
+        sums = torch.empty(self._workspace, dtype=torch.float32, device=self._device)
+        self._multiply(*self._descriptors(a, b, out), sums)
+        self._addition(sums, out)
 
     def bind(self) -> LaunchAt | None:
         """The same with the tensors' addresses: compiled now. None where Triton keeps nothing, or adds by another
         path."""
         operand, sums = Pointer(self._dtype), Pointer(torch.float32)
-        self._compile(self._arguments((operand, operand, operand), sums if self._options["SHARED"] else None))
-        add = self._addition.bind(self._device, sums, operand) if self._addition else None
-        if self._compiled is None or (self._addition and add is None):
+        described = self._descriptors(operand, operand, operand)
+        multiply = self._multiply.bind(self._device, *described, sums if self._options["SHARED"] else None)
+        if multiply is None and self._multiply.kept:
+            multiply = self._multiply_by_descriptors
+        if self._addition is None:
+            return None if multiply is None else lambda a, b, out: multiply(a, b, out, None)
+        add = self._addition.bind(self._device, sums, operand)
+        if multiply is None or add is None:
             return None
+        take, give_back = workspace(self._device, torch.float32.itemsize * math.prod(self._workspace))
 
         def launch(a: int, b: int, out: int) -> None:
-            parts = self._launch(Address(a), Address(b), Address(out))
-            if add is not None and parts is not None:
-                add(parts.data_ptr(), out)
+            parts = take()
+            try:
+                multiply(a, b, out, parts)
+                add(parts, out)
+            finally:
+                give_back(parts)
 
         return launch
 
-    def _launch(self, *bases: Tensor | Address) -> Tensor | None:
-        """Launches the kernel and returns its workspace. That is of torch's allocator: its next owner on this stream
-        comes after the addition."""
-        sums = self._sums
-        if self._places:
-            sums = torch.empty(self._workspace, dtype=torch.float32, device=self._device)
-        arguments = self._arguments(bases, sums)
-        self._compile(arguments)
-        grid = (self._programs, 1, 1)
-        if self._compiled is None:  # a hook of the user's compiles
-            self._kernel[grid](*arguments, **self._options)
-        else:  # the places of the constants are passed over
-            self._compiled[grid](*arguments, *(None,) * (len(self._kernel.arg_names) - len(arguments)))
-        return sums
+    def _multiply_by_descriptors(self, a: int, b: int, c: int, sums: int | None) -> None:
+        """In a Triton whose C function is not known."""
+        self._multiply(*self._descriptors(Address(a), Address(b), Address(c)), self._sums if sums is None else sums)
 
-    def _arguments(self, bases: tuple[Any, ...], sums: Any) -> tuple[Any, ...]:
+    def _descriptors(self, *bases: Any) -> list[TensorDescriptor]:
         if not self._templates:
             self._templates = tuple(
                 TensorDescriptor(Pointer(self._dtype), *described, SWIZZLED) for described in self._described
@@ -105,13 +107,7 @@ class Launch:
         descriptors = [copy.copy(template) for template in self._templates]
         for descriptor, base in zip(descriptors, bases, strict=True):
             descriptor.base = base
-        return (*descriptors, sums, *self._numbers)
-
-    def _compile(self, arguments: tuple[Any, ...]) -> None:
-        if self._compiled is None:
-            # In an empty context, so that no triton.AsyncCompileMode of the user's puts it off.
-            warm = functools.partial(self._kernel.warmup, *arguments, grid=(self._programs, 1, 1), **self._options)
-            self._compiled = contextvars.Context().run(warm)
+        return descriptors
 
 
 @dataclass(frozen=True)
@@ -126,13 +122,13 @@ class Address:
 
 @functools.lru_cache(maxsize=4096)
 def _plan(
-    kernel: Any, config: str, device: torch.device, dtype: torch.dtype, *operands: Any
+    kernel: Launcher, config: str, device: torch.device, dtype: torch.dtype, *operands: Any
 ) -> tuple[Launch, Arrangement]:
     arrangement = arrange(*operands)
     return Launch(kernel, config, device, dtype, arrangement), arrangement
 
 
-def launch(kernel: Any, a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
+def launch(kernel: Launcher, a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
     """Writes ``a[M, K] @ b[K, N]`` into ``out[M, N]`` on the current device and stream, of batches one matrix after
     the other; an ``a`` or ``b`` without a batch is used for all."""
     operands = (a.shape, a.stride(), b.shape, b.stride(), out.shape, out.stride())
@@ -148,7 +144,7 @@ def launch(kernel: Any, a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
         launches(left, right, out[batch])
 
 
-def bind(kernel: Any, problem: Problem, config: str) -> LaunchAt | None:
+def bind(kernel: Launcher, problem: Problem, config: str) -> LaunchAt | None:
     """``launch`` of tensors that ``problem`` describes, by address; their device is current, now and in each call. None
     for batches, and where ``Launch.bind`` returns it."""
     if problem.batch:

@@ -1,8 +1,8 @@
 """Launches of compiled kernels: a form is compiled once, under the settings that its compiler needs, and then kept.
 
 ``kernel[grid](...)`` describes every argument, looks its compiled form up by a key made of text, and compares globals,
-in each call. Here the caller names the form, and what Triton compiled for it is launched as it is. This is the one
-module that relies on what Triton does not document, the same in 3.6, 3.7 and 3.9:
+in each call. Here the caller names the form, and what Triton compiled for it is launched as it is. This module, and
+``tensor_maps`` for it, alone rely on what Triton does not document, the same in 3.6, 3.7 and 3.9:
 
 - ``JITFunction.warmup(*arguments, grid=, **options)`` compiles, launches nothing and returns a ``CompiledKernel``;
 - ``CompiledKernel[grid](*arguments)`` launches it on all the kernel's arguments, a constant's place being passed over;
@@ -20,11 +20,13 @@ import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import torch
 
 from hgemm.problem import ELEMENT_BYTES, VECTOR_BYTES
+from hgemm.triton_kernels import tensor_maps
 
 _FIRST_OF_64_BITS = 2**31
 
@@ -49,6 +51,7 @@ class _Compiled(NamedTuple):
     current_stream: Callable[[int], int]
     device: int
     knobs: Any  # triton.knobs.runtime
+    utils: Any  # CudaUtils
     constants: tuple[None, ...]  # what stands for them in a launch
 
 
@@ -101,6 +104,7 @@ class Launcher:
                 driver.get_current_stream,
                 driver.get_current_device(),
                 triton.knobs.runtime,
+                driver.utils,
                 (None,) * (len(self.kernel.arg_names) - len(arguments)),
             )
         except AttributeError:
@@ -156,15 +160,32 @@ class Launch:
             *compiled.constants,
         )
 
-    def bind(self, device: torch.device, *pointers: Pointer) -> Callable[..., None] | None:
-        """The same with the tensors' addresses, for tensors like ``pointers``: compiled now. ``device``, that of the
+    @property
+    def kept(self) -> bool:
+        """Whether what is compiled is kept, once it was launched or bound."""
+        return self._compiled is not None
+
+    def bind(self, device: torch.device, *operands: Any) -> Callable[..., None] | None:
+        """The same with the tensors' addresses, for tensors like ``operands``: compiled now. ``device``, that of the
         form, is to be current now and in each call. None where ``Launcher.compiled`` returns it, and in a Triton
-        whose C function this module does not know. Raises what ``Launcher.compiled`` does."""
-        arguments, grid = (*pointers, *self._numbers), (self._programs, 1, 1)
-        compiled = self._launcher.compiled(self._form, grid, arguments, self._options)
+        whose C function this module does not know. Raises what ``Launcher.compiled`` does.
+
+        An operand is a Pointer, None, or of the first three a TensorDescriptor: what it says of the tensor is kept, and
+        the address changes."""
+        arguments, grid = (*operands, *self._numbers), (self._programs, 1, 1)
+        self._compiled = compiled = self._launcher.compiled(self._form, grid, arguments, self._options)
         if compiled is None or (order := _order(compiled.run)) is None:
             return None
-        return _bound(compiled, order, device, self._programs, (*self._numbers, *compiled.constants))
+        numbers = (*self._numbers, *compiled.constants)
+        descriptors = [operand for operand in operands if hasattr(operand, "block_shape")]
+        if not descriptors:
+            return _bound(compiled, order, device, self._programs, numbers)
+        try:
+            entry = tensor_maps.entry(compiled.kernel, compiled.utils, descriptors)
+            _try(compiled, order, device, numbers, entry, len(operands))
+        except Exception:  # what is not as it was in a Triton that is known can be raised as anything
+            return None
+        return _bound(compiled, order, device, self._programs, numbers, entry)
 
 
 Order = Literal["scratch first", "scratch last"]
@@ -181,10 +202,16 @@ def _order(run: Any) -> Order | None:
 
 
 def _bound(
-    compiled: _Compiled, order: Order, device: torch.device, programs: int, numbers: tuple[Any, ...]
+    compiled: _Compiled,
+    order: Order,
+    device: torch.device,
+    programs: int,
+    numbers: tuple[Any, ...],
+    entry: tensor_maps.Entry | None = None,
 ) -> Callable[..., None]:
     kernel, run, knobs = compiled.kernel, compiled.run, compiled.knobs
-    c_launch, current_stream, index = run.launch, compiled.current_stream, compiled.device
+    c_launch, mapped = entry or (run.launch, None)
+    current_stream, index = compiled.current_stream, compiled.device
     flags = compiled.function, run.launch_cooperative_grid, run.launch_pdl
     unhooked = compiled.metadata, None, None, None
     scratch_bytes = programs * run.num_ctas * run.global_scratch_size
@@ -193,10 +220,10 @@ def _bound(
 
     def launch(*addresses: int) -> None:
         stream = current_stream(index)
-        arguments = (*addresses, *numbers)
+        arguments = (*(mapped(*addresses) if mapped else addresses), *numbers)
         metadata = unhooked
         if _hooked(knobs):
-            told = kernel.launch_metadata((programs, 1, 1), stream, *arguments)
+            told = kernel.launch_metadata((programs, 1, 1), stream, *addresses, *numbers)
             metadata = (compiled.metadata, told, knobs.launch_enter_hook, knobs.launch_exit_hook)
         at = allocate(scratch_bytes, stream) if scratch_bytes else None
         try:
@@ -209,6 +236,33 @@ def _bound(
                 release(at)
 
     return launch
+
+
+def _try(
+    compiled: _Compiled,
+    order: Order,
+    device: torch.device,
+    numbers: tuple[Any, ...],
+    entry: tensor_maps.Entry,
+    operands: int,
+) -> None:
+    """Has the C function read the arguments of a launch of no programs, which launches nothing and tells no one. Raises
+    what it does if they are not what it takes."""
+    place = torch.empty(VECTOR_BYTES, dtype=torch.uint8, device=device)
+    silent = compiled._replace(knobs=SimpleNamespace(launch_enter_hook=None, launch_exit_hook=None))
+    launch = _bound(silent, order, device, 0, numbers, entry)
+    launch(*(place.data_ptr(),) * 3, *(None,) * (operands - 3))
+
+
+def workspace(device: torch.device, size: int) -> tuple[Callable[[], int], Callable[[int], None]]:
+    """What gives the address of ``size`` bytes for work on the current stream, and what takes them back as soon as that
+    work is launched. ``device`` is to be current, now and in each call."""
+    import triton
+
+    driver = triton.runtime.driver.active
+    current_stream, index = driver.get_current_stream, driver.get_current_device()
+    allocate, release = _allocator(device)
+    return lambda: allocate(size, current_stream(index)), release
 
 
 def _allocator(device: torch.device) -> tuple[Callable[[int, int], int], Callable[[int], None]]:

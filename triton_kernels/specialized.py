@@ -38,6 +38,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from hgemm.backends import LaunchAt
 from hgemm.problem import Problem
 from hgemm.triton_kernels import host_descriptors, shared_tiles, tile_order
+from hgemm.triton_kernels.launcher import Launcher
 
 # Gluon calls functions of its own alone; these are the same text.
 grouped_tile = gluon.jit(tile_order.grouped_tile.fn)
@@ -299,11 +300,14 @@ def _store(tile_sums, c_ring, c_matrix, m, n, GROUP: gl.constexpr, FIRST_PIECE: 
         _store(right, c_ring, c_matrix, m, n + half, GROUP, FIRST_PIECE + half // columns, C_BUFFERS)
 
 
+_launcher = Launcher(matmul_specialized)
+
+
 def launch(a: Tensor, b: Tensor, out: Tensor, config: str) -> None:
     """Writes ``a @ b`` into ``out``, as ``tma.launch`` does; of batches one matrix after the other."""
-    host_descriptors.launch(matmul_specialized, a, b, out, config)
+    host_descriptors.launch(_launcher, a, b, out, config)
 
 
 def bind(problem: Problem, config: str) -> LaunchAt | None:
     """``launch`` by address, as ``tma.bind`` does; None for batches."""
-    return host_descriptors.bind(matmul_specialized, problem, config)
+    return host_descriptors.bind(_launcher, problem, config)

@@ -27,6 +27,8 @@ class Rung:
 
 _ROTATE = "cuda_tma:256x128x64_s4_w64x64_rotate"
 _PERSISTENT = f"{_ROTATE}_persistent"
+_STORED = "cuda_tma:256x128x64_s3_w64x64_rotate_persistent_store-tma"
+_LARGER_WARP_TILE = "cuda_tma:192x256x64_s4_w96x64_rotate_persistent"
 
 RUNGS = (
     Rung("cp.async, 3 stages, rows unswizzled", "cuda_cp_async:128x128x32_s3_w64x32_noswizzle"),
@@ -40,9 +42,11 @@ RUNGS = (
     Rung("or by a producer warp", "cuda_tma:256x128x64_s4_w64x64_producer", "cuda_tma:256x128x64_s4_w64x64"),
     Rung("persistent", _PERSISTENT, _ROTATE),
     Rung("or with a producer warp", "cuda_tma:256x128x64_s4_w64x64_producer_persistent", _ROTATE),
-    Rung("C stored by TMA", "cuda_tma:256x128x64_s3_w64x64_rotate_persistent_store-tma", _PERSISTENT),
+    Rung("C stored by TMA", _STORED, _PERSISTENT),
     Rung("last wave split along K", f"{_PERSISTENT}_tail", _PERSISTENT),
-    Rung("warp tile 96x64", "cuda_tma:192x256x64_s4_w96x64_rotate_persistent", _PERSISTENT),
+    Rung("C stored by TMA, last wave split", f"{_STORED}_tail", _STORED),
+    Rung("warp tile 96x64", _LARGER_WARP_TILE, _PERSISTENT),
+    Rung("warp tile 96x64, last wave split", f"{_LARGER_WARP_TILE}_tail", _LARGER_WARP_TILE),
 )
 
 

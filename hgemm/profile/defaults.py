@@ -12,7 +12,6 @@ from hgemm import devices
 from hgemm.backends import Backend
 from hgemm.bench.contestants import DEFAULT_CONFIG
 from hgemm.bench.suites import Case
-from hgemm.cost import Size
 from hgemm.cuda_kernels import adapter
 from hgemm.devices import Device
 from hgemm.profile.static import CUDA_FAMILIES, TRITON_FAMILIES, problem_of
@@ -36,7 +35,7 @@ def default_config(backend: Backend, case: Case, board: Device) -> str | None:
         return adapter.default_config(family, device, problem).name
     if twin := TRITON_FAMILIES.get(backend.name):
         rates = devices.rates(board.title, board.compute_capability, board.multiprocessors)
-        return triton_adapter.default_config(twin, rates, Size.of(problem))
+        return triton_adapter.default_config(twin, rates, problem)
     return backend.choose(problem)
 
 
