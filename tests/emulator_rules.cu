@@ -289,18 +289,21 @@ void neighbours(uint16_t* out) {
 
 // ---- the warps of two blocks of a cluster exchange elements of global memory, and the lanes of each their own. ----
 // 1: by blocks of two clusters  2: reads between its arrival and its wait  3: lanes read what others wrote in between
+// 4: lanes read in between what others wrote before
 template <int Fault>
 void meeting(uint16_t* values, uint16_t* out) {
   const uint32_t thread = ptx::block_index() * 32 + ptx::lane_index();
+  uint32_t words[4];
   ptx::st_global_b16(values + thread, thread);
+  if (Fault == 4) ptx::st_shared_b32(ptx::shared_base() + ptx::lane_index() * 4, thread);
   ptx::cluster_arrive();
   uint32_t other = 0;
   if (Fault == 2) other = ptx::ld_global_b16(values + 63 - thread);
-  ptx::st_shared_b32(ptx::shared_base() + ptx::lane_index() * 4, thread);
-  if (Fault != 3) ptx::warp_sync();
+  if (Fault != 4) ptx::st_shared_b32(ptx::shared_base() + ptx::lane_index() * 4, thread);
+  if (Fault != 3 && Fault != 4) ptx::warp_sync();
+  if (Fault == 4) ptx::ld_shared_v4(words, ptx::shared_base() + ptx::lane_index() / 4 * 16);
   ptx::cluster_wait();
-  uint32_t words[4];
-  ptx::ld_shared_v4(words, ptx::shared_base() + ptx::lane_index() / 4 * 16);
+  if (Fault != 4) ptx::ld_shared_v4(words, ptx::shared_base() + ptx::lane_index() / 4 * 16);
   if (Fault != 2) other = ptx::ld_global_b16(values + 63 - thread);
   ptx::st_global_b16(out + thread, other + words[0]);
 }

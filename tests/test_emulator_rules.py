@@ -173,6 +173,7 @@ def test_memory_freed_behind_its_ldmatrix_may_be_refilled(library, schedule):
         ("meeting", 1, "race", "which block 0 has"),
         ("meeting", 2, "race", "and nothing orders the two"),
         ("meeting", 3, "race", "nothing orders the write before the read"),
+        ("meeting", 4, "race", "nothing orders the write before the read"),
         ("global", 1, "race", "written, and nothing orders the two"),
         ("global", 2, "race", "written, and nothing orders the two"),
         ("global", 3, "out-of-bounds", "outside all operands (a, c)"),
