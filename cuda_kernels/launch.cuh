@@ -1,6 +1,7 @@
 // Starting a kernel: the one place that knows the CUDA runtime, with the emulator's twin behind the same names.
 //
 //   launch<kernel>(blocks, threads, shared_bytes, stream, arguments...)
+//   launch_clusters<kernel>(cluster, the same): so many neighbouring blocks are a cluster
 //   launch_dependent<kernel>(the same): may begin before the kernel ahead of it on the stream has ended
 //   encode_tensor_map(map, matrix, box)
 //   resources<kernel>(threads, shared_bytes, result)
@@ -78,19 +79,16 @@ const char* prepare(int shared_bytes) {
 }
 
 template <auto Kernel, class... Arguments>
-const char* enqueue(bool dependent, uint32_t blocks, int threads, int shared_bytes, void* stream,
+const char* enqueue(const cudaLaunchAttribute* attribute, uint32_t blocks, int threads, int shared_bytes, void* stream,
                     const Arguments&... arguments) {
   if (const char* error = prepare<Kernel>(shared_bytes)) return error;
-  cudaLaunchAttribute overlap{};
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &overlap;
-  config.numAttrs = dependent ? 1 : 0;
+  config.attrs = const_cast<cudaLaunchAttribute*>(attribute);
+  config.numAttrs = attribute ? 1 : 0;
   if (cudaError_t error = cudaLaunchKernelEx(&config, Kernel, arguments...))
     return describe("launching the kernel", error);
   return nullptr;
@@ -98,7 +96,18 @@ const char* enqueue(bool dependent, uint32_t blocks, int threads, int shared_byt
 
 template <auto Kernel, class... Arguments>
 const char* launch(uint32_t blocks, int threads, int shared_bytes, void* stream, const Arguments&... arguments) {
-  return enqueue<Kernel>(false, blocks, threads, shared_bytes, stream, arguments...);
+  return enqueue<Kernel>(nullptr, blocks, threads, shared_bytes, stream, arguments...);
+}
+
+// From compute capability 9.0. `blocks` is a multiple of `cluster`, which every such device takes up to 8.
+template <auto Kernel, class... Arguments>
+const char* launch_clusters(uint32_t cluster, uint32_t blocks, int threads, int shared_bytes, void* stream,
+                            const Arguments&... arguments) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = cluster;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  return enqueue<Kernel>(&attribute, blocks, threads, shared_bytes, stream, arguments...);
 }
 
 // Programmatic dependent launch, from compute capability 9.0: the kernel calls griddepcontrol_wait before it reads what
@@ -106,7 +115,10 @@ const char* launch(uint32_t blocks, int threads, int shared_bytes, void* stream,
 template <auto Kernel, class... Arguments>
 const char* launch_dependent(uint32_t blocks, int threads, int shared_bytes, void* stream,
                              const Arguments&... arguments) {
-  return enqueue<Kernel>(true, blocks, threads, shared_bytes, stream, arguments...);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  return enqueue<Kernel>(&attribute, blocks, threads, shared_bytes, stream, arguments...);
 }
 
 template <auto Kernel>

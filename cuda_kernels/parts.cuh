@@ -1,6 +1,7 @@
-// Tiles of C whose K is cut among several blocks: what the blocks leave behind, and the kernel that adds it up.
+// Tiles of C whose K is cut among blocks that need not run at the same time, see tail.cuh: what they leave behind, and
+// the kernel that adds it up.
 //
-//   a block multiplies its part of K                  part_of_k of raster.cuh
+//   a block multiplies its part of K
 //   its accumulators go to the workspace, in fp32     Pieces::store
 //   a second kernel, launched behind the first:
 //     for each 16 rows of a warp tile: add the parts in the order of K; store C
@@ -64,36 +65,11 @@ struct Pieces {
 template <class Config>
 using PiecesOf = Pieces<TileShape<Config::TILE_M, Config::TILE_N, 64, 1, Config::WARP_M, Config::WARP_N>>;
 
-// Where the parts of one tile lie, in the order of K.
+// Where the parts of one tile lie, one slot behind the other in the order of K.
 struct Slots {
-  int64_t first, stride;
+  int64_t first;
   uint32_t count;
 };
-
-// Split-K: every tile is cut into the same number of parts. The blocks of one part of K are neighbours, since they read
-// the same rows of A and columns of B as neighbouring tiles do without a split.
-struct Split {
-  float* workspace;
-  uint32_t tiles, parts;
-
-  HGEMM_MEMBER int64_t slot(uint32_t tile, uint32_t part) const { return int64_t{part} * tiles + tile; }
-
-  // For add_parts: which tile of C the `index`-th is that is cut, how many are, and where their parts lie.
-  HGEMM_MEMBER uint32_t tile(uint32_t index) const { return index; }
-  HGEMM_MEMBER Slots slots(uint32_t index) const { return {slot(index, 0), int64_t{tiles}, parts}; }
-};
-
-// Not more parts than there are tiles of K, so that none is empty.
-template <class Config>
-uint32_t part_count(const HgemmProblem& p) {
-  const int64_t k_tiles = tiles(p.K, Config::TILE_K);
-  return k_tiles < Config::PARTS ? k_tiles : Config::PARTS;
-}
-
-template <class Config>
-size_t split_workspace_bytes(const HgemmProblem& p) {
-  return Config::PARTS == 1 ? 0 : block_count<Config>(p) * part_count<Config>(p) * PiecesOf<Config>::TILE_BYTES;
-}
 
 constexpr int ADDING_WARPS = 4;  // of a block of add_parts, a piece each
 
@@ -119,7 +95,7 @@ add_parts(const Output c, const Cut cut, const uint32_t pieces) {
     float part[TOGETHER][FRAGMENTS][4];
 #pragma unroll
     for (int i = 0; i < TOGETHER; ++i) {
-      const float* const from = cut.workspace + Pieces::offset(slots.first + (first + i) * slots.stride, piece, lane);
+      const float* const from = cut.workspace + Pieces::offset(slots.first + first + i, piece, lane);
 #pragma unroll
       for (int j = 0; j < FRAGMENTS; ++j)
         if (first + i < count) ptx::ld_global_v4(part[i][j], from + j * Pieces::FRAGMENT_FLOATS);
@@ -133,24 +109,17 @@ add_parts(const Output c, const Cut cut, const uint32_t pieces) {
           if (first + i < count) sum.accumulators[0][j][e] += part[i][j][e];
   }
   ptx::warp_sync();
-  if constexpr (FRAGMENTS % 4 == 0) {
-    StoreShuffled<T, Shape>::store(sum, 0, c, place, 0, lane);
-  } else {
-    using Epilogue = StoreThroughShared<T, Shape>;
-    Epilogue::store(sum, ptx::shared_base() + warp * Epilogue::BYTES, c, place, 0, lane);
-  }
+  StoreShuffled<T, Shape>::store(sum, 0, c, place, 0, lane);
 }
 
-// Enqueues add_parts behind the kernel that fills the workspace. With 64 columns and more it needs no shared memory, so
-// that its blocks find room beside those that they wait for.
+// Enqueues add_parts behind the kernel that fills the workspace. It needs no shared memory, so that its blocks find
+// room beside those that they wait for.
 template <class T, class Config, class Cut>
 const char* launch_add_parts(const Output& c, const Cut& cut, uint32_t tiles, void* stream) {
   using Pieces = PiecesOf<Config>;
   const uint32_t pieces = tiles * Pieces::COUNT;
-  const int shared_bytes =
-      Pieces::FRAGMENTS % 4 == 0 ? 0 : ADDING_WARPS * StoreThroughShared<T, typename Pieces::Shape>::BYTES;
-  return launch_dependent<add_parts<T, Pieces, Cut>>((pieces + ADDING_WARPS - 1) / ADDING_WARPS, ADDING_WARPS * 32,
-                                                     shared_bytes, stream, c, cut, pieces);
+  return launch_dependent<add_parts<T, Pieces, Cut>>((pieces + ADDING_WARPS - 1) / ADDING_WARPS, ADDING_WARPS * 32, 0,
+                                                     stream, c, cut, pieces);
 }
 
 }  // namespace hgemm

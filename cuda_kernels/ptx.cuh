@@ -111,6 +111,13 @@ HGEMM_DEVICE void st_shared_v4(uint32_t address, const uint32_t (&value)[4]) {
                : "memory");
 }
 
+// The same of four floats, as they lie in registers.
+HGEMM_DEVICE void st_shared_v4(uint32_t address, const float (&value)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value[0]), "f"(value[1]), "f"(value[2]),
+               "f"(value[3])
+               : "memory");
+}
+
 HGEMM_DEVICE void ld_shared_v4(uint32_t (&value)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                : "=r"(value[0]), "=r"(value[1]), "=r"(value[2]), "=r"(value[3])
@@ -132,6 +139,40 @@ HGEMM_DEVICE void ldmatrix_x4_trans(uint32_t (&matrices)[4], uint32_t row_addres
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
                : "r"(row_address)
+               : "memory");
+}
+
+// ---- clusters (compute capability 9.0) ----
+
+// The block's place among the blocks of its cluster: they are neighbours in the grid, run at the same time, and may
+// read each other's shared memory. 0 in a kernel that was launched without clusters.
+HGEMM_DEVICE uint32_t cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// barrier.cluster: all threads of the cluster's blocks arrive, and go on; whoever then waits goes on once all have.
+// What a thread did before it arrived, and what it knows that others did, is ordered before what follows the others'
+// wait. Behind a first such barrier the other blocks have begun, and their shared memory is there to be read. It is
+// until they end: a block waits at a last one, at which whoever reads from it arrives when it has read. Whole warps
+// execute both.
+HGEMM_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+HGEMM_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// mapa: where `address`, of this block's shared memory, lies in that of the cluster's block `rank`; an address for
+// ld_shared_cluster_v4 (`.shared::cluster` state space) alone.
+HGEMM_DEVICE uint32_t mapa(uint32_t address, uint32_t rank) {
+  uint32_t mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+
+// One 16-byte load from the shared memory of a block of the cluster; `address` is 16-byte aligned.
+HGEMM_DEVICE void ld_shared_cluster_v4(float (&value)[4], uint32_t address) {
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value[0]), "=f"(value[1]), "=f"(value[2]), "=f"(value[3])
+               : "r"(address)
                : "memory");
 }
 

@@ -45,8 +45,8 @@ struct KRange {
   int first, count;
 };
 
-// Part `part` of `parts`, which have the same number of tiles or one more. None is empty unless there are more parts
-// than tiles.
+// Part `part` of `parts`, which have the same number of tiles or one more: none of them where there are more parts than
+// tiles.
 HGEMM_HOST_DEVICE KRange part_of_k(uint32_t part, uint32_t parts, uint32_t k_tiles) {
   const uint32_t first = part * k_tiles / parts, end = (part + 1) * k_tiles / parts;
   return {static_cast<int>(first), static_cast<int>(end - first)};

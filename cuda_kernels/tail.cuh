@@ -3,7 +3,7 @@
 // With B blocks, T tiles of C are T / B waves. What remains would keep a few blocks busy as long as a whole wave. The
 // flag `tail` cuts these last tiles along K: their tiles of K in a row, one tile of C after the other, every block
 // takes the same number of them. So a block has a part of one tile of C, or the end of one and the beginning of the
-// next, and the parts are added as those of split-K are.
+// next, and a second kernel adds the parts, see parts.cuh.
 #pragma once
 
 #include "parts.cuh"
@@ -37,11 +37,11 @@ struct Tail {
   // From one part to the next, either the block is the next one or the tile is, or both: no two have the same sum.
   HGEMM_MEMBER int64_t slot(uint32_t number, uint32_t block) const { return int64_t{number} - whole + block; }
 
-  // For add_parts, as in Split.
+  // For add_parts: which tile of C the `index`-th is that is cut, and where its parts lie.
   HGEMM_MEMBER uint32_t tile(uint32_t index) const { return whole + index; }
   HGEMM_MEMBER Slots slots(uint32_t index) const {
     const uint32_t first = block_of(index * k_tiles), last = block_of((index + 1) * k_tiles - 1);
-    return {int64_t{index} + first, 1, last - first + 1};
+    return {int64_t{index} + first, last - first + 1};
   }
 };
 

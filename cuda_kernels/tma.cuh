@@ -10,15 +10,15 @@
 //     start copying tile + S into that stage
 //     wait for the next tile; load its first fragments
 //     multiply the last step
-//   C through shared memory, in 16-byte stores or by TMA, or, if K is split, the sums to the workspace
+//   C through shared memory, in 16-byte stores or by TMA; if K is split, the sum over the blocks of a cluster
 //
 // So all S stages are in flight or being read, and the tensor cores have a k-step to work on during every wait.
 #pragma once
 
 #include "epilogue.cuh"
-#include "parts.cuh"
 #include "pipeline.cuh"
 #include "raster.cuh"
+#include "split.cuh"
 #include "store_by_tma.cuh"
 #include "tma_operands.cuh"
 
@@ -28,12 +28,12 @@ template <class T, class Config>
 struct TmaGemm {
   using Shape = Config;
   using Ring = Stage<Config>;
-  using Epilogue = typename StoreOf<T, Config, StoreThroughShared<T, Config>>::Policy;
+  using Epilogue =
+      typename SumOf<T, Config, typename StoreOf<T, Config, StoreThroughShared<T, Config>>::Policy>::Policy;
   static constexpr int BARRIER_BYTES = 8;  // one mbarrier a stage, behind the ring
   static constexpr int SHARED_BYTES = Config::STAGES * (Ring::BYTES + BARRIER_BYTES);
   static_assert(Epilogue::BYTES <= Config::STAGES * Ring::BYTES, "C is staged in the ring");
 
-  static size_t workspace_bytes(const HgemmProblem& problem) { return split_workspace_bytes<Config>(problem); }
   static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
   static const char* resources(HgemmResources* result);
 };
@@ -42,7 +42,7 @@ template <class T, class Config>
 HGEMM_KERNEL(Config::THREADS, Config::BLOCKS_PER_MULTIPROCESSOR)
 tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map, const int K,
          const HGEMM_GRID_CONSTANT typename TmaGemm<T, Config>::Epilogue::Destination c, const bool a_batched,
-         const bool b_batched, const Split split) {
+         const bool b_batched) {
   using Ring = Stage<Config>;
   using Warp = WarpTile<T, Config>;
   using Epilogue = typename TmaGemm<T, Config>::Epilogue;
@@ -52,15 +52,11 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
   const uint32_t landed = ring + STAGES * Ring::BYTES;  // one mbarrier a stage
   if (ring % 1024 != 0) ptx::trap();                    // TMA swizzles by absolute address
 
-  uint32_t number = ptx::block_index(), part = 0;  // of the tile of C, and of K
+  // The parts of a tile are neighbours in the grid, as the blocks of a cluster are: with P of them a wave of blocks
+  // covers 1 / P of the tiles, each with all of its K.
   KRange k_range{0, static_cast<int>(tiles(K, Config::TILE_K))};
-  if constexpr (Config::PARTS > 1) {
-    ptx::griddepcontrol_launch_dependents();
-    part = number / split.tiles;
-    number -= part * split.tiles;
-    k_range = part_of_k(part, split.parts, k_range.count);
-  }
-  const BlockTile tile = block_tile<Config>(number, c.M, c.N);
+  if constexpr (Config::PARTS > 1) k_range = part_of_k(ptx::cluster_rank(), Config::PARTS, k_range.count);
+  const BlockTile tile = block_tile<Config>(ptx::block_index() / Config::PARTS, c.M, c.N);
   const int k_tiles = k_range.count;
 
   // Outside A and B the copy engine fills in zeros, and counts the bytes of the whole box either way.
@@ -96,22 +92,19 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
     }
   };
 
-  load_first_step();
-  for (int k_tile = STAGES; k_tile < STAGES + k_tiles - 1; ++k_tile) {  // the tile that refills this one's stage
+  if (Config::PARTS == 1 || k_tiles > 0) {  // there may be more parts than tiles of K
+    load_first_step();
+    for (int k_tile = STAGES; k_tile < STAGES + k_tiles - 1; ++k_tile) {  // the tile that refills this one's stage
+      multiply_up_to_last_step();
+      ptx::barrier_sync_after(warp_tile.loaded());
+      if (k_tile < k_tiles && warp == 0 && ptx::elect_one()) copy_tile(position.stage, k_tile);
+      position.advance();
+      load_first_step();
+      warp_tile.multiply(1);
+    }
     multiply_up_to_last_step();
     ptx::barrier_sync_after(warp_tile.loaded());
-    if (k_tile < k_tiles && warp == 0 && ptx::elect_one()) copy_tile(position.stage, k_tile);
-    position.advance();
-    load_first_step();
     warp_tile.multiply(1);
-  }
-  multiply_up_to_last_step();
-  ptx::barrier_sync_after(warp_tile.loaded());
-  warp_tile.multiply(1);
-
-  if constexpr (Config::PARTS > 1) {
-    PiecesOf<Config>::store(warp_tile, split.workspace, split.slot(number, part), c.M, c.N, tile, warp, lane);
-    return;
   }
 
   // The ring becomes staging memory for C: the last barrier above came after every warp's last read of it, and every
@@ -121,19 +114,21 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
 }
 
 template <class T, class Config>
-const char* TmaGemm<T, Config>::launch(const HgemmProblem& p, void* workspace, void* stream) {
+const char* TmaGemm<T, Config>::launch(const HgemmProblem& p, void*, void* stream) {
   TensorMap a_map, b_map;
   if (const char* error = encode_operands<T, Config>(p, &a_map, &b_map)) return error;
   typename Epilogue::Destination c;
   if (const char* error = Epilogue::describe(p, &c)) return error;
-  const Split split{static_cast<float*>(workspace), static_cast<uint32_t>(block_count<Config>(p)),
-                    part_count<Config>(p)};
-  if (const char* error = hgemm::launch<tma_gemm<T, Config>>(split.tiles * split.parts, Config::THREADS, SHARED_BYTES,
-                                                             stream, a_map, b_map, static_cast<int>(p.K), c,
-                                                             p.a_batch_stride != 0, p.b_batch_stride != 0, split))
-    return error;
-  if constexpr (Config::PARTS > 1) return launch_add_parts<T, Config>(c, split, split.tiles, stream);
-  return nullptr;
+  constexpr auto kernel = tma_gemm<T, Config>;
+  const uint32_t blocks = static_cast<uint32_t>(block_count<Config>(p)) * Config::PARTS;
+  const int K = static_cast<int>(p.K);
+  const bool a_batched = p.a_batch_stride != 0, b_batched = p.b_batch_stride != 0;
+  if constexpr (Config::PARTS > 1)
+    return launch_clusters<kernel>(Config::PARTS, blocks, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, K, c,
+                                   a_batched, b_batched);
+  else
+    return hgemm::launch<kernel>(blocks, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, K, c, a_batched,
+                                 b_batched);
 }
 
 template <class T, class Config>

@@ -41,8 +41,9 @@ FEEDING, OVERLAP = 8.0, 3.0
 # Before the first step of a tile can be multiplied it comes from memory.
 FILLING_CLOCKS = 1000
 
-# A second kernel that adds the sums of parts of K, beyond what the sums themselves cost to write and read.
-ADDITION_SECONDS = 2e-6
+# What adding the sums of parts of K takes beyond writing and reading them: a second kernel, or that the blocks of a
+# cluster meet twice, which is an assumption.
+ADDITION_SECONDS, MEETING_SECONDS = 2e-6, 1e-6
 
 # As in cuda_kernels/tail.cuh: tiles of K that sharing out the last wave costs, and the fewest of a block.
 TAIL_COST, TAIL_LEAST_SHARE = 8, 4
@@ -79,6 +80,11 @@ class Kernel:
     @property
     def name(self) -> str:
         return f"{self.backend}:{self.config.name}" if self.config else self.backend
+
+    @property
+    def adds_in_cluster(self) -> bool:
+        """Whether the blocks that have the parts of a tile are a cluster, and add them without a second kernel."""
+        return self.backend == "cuda_tma" and self.config is not None and self.config.parts > 1
 
 
 @dataclass(frozen=True)
@@ -206,7 +212,7 @@ def predict(kernel: Kernel, size: Size, device: Rates, known: Known) -> Predicti
     seconds = traits.launch * 1e-6 + either(tensor, memory, OVERLAP)
     if cut:
         sums = 8 * size.batch * size.M * size.N * config.parts if config.parts > 1 else 0  # fp32, written and read
-        seconds += ADDITION_SECONDS + sums / l2
+        seconds += sums / l2 + (MEETING_SECONDS if kernel.adds_in_cluster else ADDITION_SECONDS)
     waves = blocks / slots
     return Prediction(kernel, seconds * known.doubt, tensor, memory, waves, slots, steps, device.title, known.like)
 

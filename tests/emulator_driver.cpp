@@ -13,9 +13,10 @@
 
 namespace {
 
-template <int Stages, bool Persistent>
+template <int Stages, bool Persistent, int Parts = 1>
 struct Config : hgemm::TileShape<64, 64, 32, Stages, 32, 32> {
   static constexpr bool PERSISTENT = Persistent;
+  static constexpr int PARTS = Parts;
   static constexpr int BLOCKS_PER_MULTIPROCESSOR = 1;
   static constexpr bool A_K_CONTIGUOUS = true, B_K_CONTIGUOUS = false;
   static constexpr const char* NAME = "driver";
@@ -55,6 +56,7 @@ int main(int count, char** arguments) {
   const bool lacking = count > 1 && !strcmp(arguments[1], "short");
   const Launch launches[] = {hgemm::CpAsyncGemm<hgemm::f16, Config<2, false>>::launch,
                              hgemm::TmaGemm<hgemm::f16, Config<2, false>>::launch,
+                             hgemm::TmaGemm<hgemm::f16, Config<4, false, 2>>::launch,
                              hgemm::TmaRotatingGemm<hgemm::f16, Config<3, false>>::launch,
                              hgemm::TmaRotatingGemm<hgemm::f16, Config<5, true>>::launch};
   for (Launch launch : launches)

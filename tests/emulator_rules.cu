@@ -261,6 +261,53 @@ void reads(const uint16_t* values, uint16_t* out) {
   ptx::st_global_v4(out + element, value);
 }
 
+// ---- three blocks of a cluster, of 64 threads, each of which reads the next one's values. ----
+// 1: no barrier ahead of the reads  2: none behind them  3: one warp arrives before it has read  4: a block writes
+// again what the others may be reading  5: a rank that the cluster does not have  6: an ordinary load from another's
+// memory 7: arrives twice  8: waits without having arrived  9: a warp of one block waits for the other, which has gone
+// on
+template <int Fault>
+void neighbours(uint16_t* out) {
+  const uint32_t thread = ptx::thread_index(), rank = ptx::cluster_rank();
+  float value[4] = {static_cast<float>(rank), static_cast<float>(thread), 1, 2};
+  ptx::st_shared_v4(row_address(thread), value);
+  if (Fault == 9 && rank == 2 && thread < 32) ptx::barrier_sync();
+  if (Fault != 1) ptx::cluster_arrive();
+  if (Fault == 7) ptx::cluster_arrive();
+  if (Fault != 1) ptx::cluster_wait();
+  if (Fault == 8) ptx::cluster_wait();
+  const uint32_t address = ptx::mapa(row_address(63 - thread), Fault == 5 ? 3 : (rank + 1) % 3);
+  if (Fault == 3 && thread < 32) ptx::cluster_arrive();
+  uint32_t word[4];
+  if (Fault == 6) ptx::ld_shared_v4(word, address);
+  ptx::ld_shared_cluster_v4(value, address);
+  if (Fault != 2 && !(Fault == 3 && thread < 32)) ptx::cluster_arrive();
+  if (Fault == 4) ptx::st_shared_v4(row_address(thread), value);
+  ptx::st_global_v4(out + (ptx::block_index() * 64 + thread) * 8, value);
+  if (Fault != 2) ptx::cluster_wait();
+}
+
+// ---- the warps of two blocks of a cluster exchange elements of global memory, and the lanes of each their own. ----
+// 1: by blocks of two clusters  2: reads between its arrival and its wait  3: lanes read what others wrote in between
+// 4: lanes read in between what others wrote before
+template <int Fault>
+void meeting(uint16_t* values, uint16_t* out) {
+  const uint32_t thread = ptx::block_index() * 32 + ptx::lane_index();
+  uint32_t words[4];
+  ptx::st_global_b16(values + thread, thread);
+  if (Fault == 4) ptx::st_shared_b32(ptx::shared_base() + ptx::lane_index() * 4, thread);
+  ptx::cluster_arrive();
+  uint32_t other = 0;
+  if (Fault == 2) other = ptx::ld_global_b16(values + 63 - thread);
+  if (Fault != 4) ptx::st_shared_b32(ptx::shared_base() + ptx::lane_index() * 4, thread);
+  if (Fault != 3 && Fault != 4) ptx::warp_sync();
+  if (Fault == 4) ptx::ld_shared_v4(words, ptx::shared_base() + ptx::lane_index() / 4 * 16);
+  ptx::cluster_wait();
+  if (Fault != 4) ptx::ld_shared_v4(words, ptx::shared_base() + ptx::lane_index() / 4 * 16);
+  if (Fault != 2) other = ptx::ld_global_b16(values + 63 - thread);
+  ptx::st_global_b16(out + thread, other + words[0]);
+}
+
 const char* encode(TensorMap* map, void* base, int rows, int box_rows) {
   return hgemm::encode_tensor_map(map, Matrices{base, rows, COLUMNS, 1, COLUMNS, rows * COLUMNS, false},
                                   {box_rows, COLUMNS, 128});
@@ -291,6 +338,13 @@ const char* run(const char* rule, uint16_t* in, uint16_t* out, uint32_t* flag) {
       return hgemm::launch<together<Fault>>(1, 32, 1024, nullptr, in, out);
     case 'g':
       return hgemm::launch<global<Fault>>(2, 32, 0, nullptr, in, out);
+    case 'n':
+      return hgemm::launch_clusters<neighbours<Fault>>(3, 6, 64, 1024, nullptr, out);
+    case 'm':
+      return hgemm::launch_clusters<meeting<Fault>>(Fault == 1 ? 1 : 2, 2, 32, 128, nullptr, in, out);
+    case 'N':  // not whole clusters, and more blocks in one than every GPU takes
+      return Fault == 0 ? hgemm::launch_clusters<neighbours<0>>(3, 7, 64, 1024, nullptr, out)
+                        : hgemm::launch_clusters<neighbours<0>>(9, 9, 64, 1024, nullptr, out);
     case 'd':
       if (const char* error = hgemm::launch<writes>(2, 32, 0, nullptr, in)) return error;
       return hgemm::launch_dependent<reads<Fault>>(2, 32, 0, nullptr, in, out);

@@ -1,6 +1,7 @@
 """The rules that the emulator holds kernels to, each by a kernel that keeps it and by one that breaks it."""
 
 import ctypes
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +26,10 @@ SIZES = {  # elements of the input and of the output
     "behind": (512, 512),
     "only": (8, 32),
     "Fenced": (8, 256),
+    "neighbours": (8, 6 * 512),
+    "meeting": (64, 64),
 }
-PASSES_THROUGH = ("pass", "Plain pass", "last", "dependent", "behind")  # the input is written too
+PASSES_THROUGH = ("meeting", "pass", "Plain pass", "last", "dependent", "behind")  # the input is written too
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +77,11 @@ EXPECTED = {
         np.uint16
     ),
 }
+thread = np.arange(64)
+EXPECTED["meeting"] = 63 - thread + thread // 4 * 4  # its own block's first lane of four
+EXPECTED["neighbours"] = np.array(
+    [((block % 3 + 1) % 3, 63 - at, 1, 2) for block in range(6) for at in range(64)], np.float32
+).view(np.uint16).ravel()  # fmt: skip
 EXPECTED["dependent"] = EXPECTED["behind"] = EXPECTED["dependent"].ravel()
 
 
@@ -153,6 +161,19 @@ def test_memory_freed_behind_its_ldmatrix_may_be_refilled(library, schedule):
         ("together", 9, "unfinished-copy", "never waited for"),
         ("dependent", 1, "race", "of a kernel before has written, and griddepcontrol_wait has not been called"),
         ("dependent", 2, "race", "griddepcontrol_wait has not been called"),
+        ("neighbours", 1, "race", "ld_shared_cluster_v4 of block"),
+        ("neighbours", 2, "race", "which ends without waiting for that"),
+        ("neighbours", 3, "race", "which ends without waiting for that"),
+        ("neighbours", 4, "race", "may still be reading at emulator_rules.cu:"),
+        ("neighbours", 5, "out-of-bounds", "block 3 of a cluster of 3"),
+        ("neighbours", 6, "out-of-bounds", "shared memory is 0x400 to 0x800"),
+        ("neighbours", 7, "barrier", "again without having waited"),
+        ("neighbours", 8, "barrier", "without having arrived"),
+        ("neighbours", 9, "deadlock", "waits at the barrier of the cluster, where 160 of 192 threads have arrived"),
+        ("meeting", 1, "race", "which block 0 has"),
+        ("meeting", 2, "race", "and nothing orders the two"),
+        ("meeting", 3, "race", "nothing orders the write before the read"),
+        ("meeting", 4, "race", "nothing orders the write before the read"),
         ("global", 1, "race", "written, and nothing orders the two"),
         ("global", 2, "race", "written, and nothing orders the two"),
         ("global", 3, "out-of-bounds", "outside all operands (a, c)"),
@@ -183,6 +204,14 @@ def test_threads_that_wait_for_ever_are_a_deadlock_that_names_them(library, faul
         assert event.waiters
         assert all(waiter.line and waiter.lanes and waiter.sentence for waiter in event.waiters)
         assert str(event.waiters[0].sentence) in str(event)
+
+
+def test_a_grid_is_whole_clusters_of_at_most_eight_blocks(library):
+    for fault, words in ((0, b"7 blocks in clusters of 3;"), (1, b"9 blocks in clusters of 9;")):
+        call = functools.partial(library.functions.run_rule, b"Not a cluster", fault, None, None, None)
+        error, data = library.run(call, [])
+        assert error is not None and words.decode() in error
+        assert Report.from_dict(data).blocks == 0
 
 
 def test_a_missing_arrival_is_counted(library):

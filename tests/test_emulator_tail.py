@@ -7,6 +7,7 @@ from hgemm import emulation
 from hgemm.backends import get
 from hgemm.cuda_kernels.configs import FAMILIES, Unit
 from hgemm.cuda_kernels.emulator.build import load_unit
+from hgemm.cuda_kernels.emulator.library import EmulatedLibrary
 
 TMA = FAMILIES["tma"]
 TAILS = [kernel.config for kernel in TMA.configs if "tail" in kernel.config.flags]
@@ -76,6 +77,23 @@ def test_the_workspace_is_for_the_last_wave_alone(M, K, slots):
     problem, _ = emulation.describe(*tensors, "nn")
     library.run(lambda: None, resident_blocks=2)
     assert library.workspace_bytes(problem, TMA.index(TAIL.name)) == slots * 4 * TAIL.tile_m * TAIL.tile_n
+
+
+def test_without_a_tail_there_is_no_workspace():
+    library = load_unit(Unit("tma", "f16"))
+    tensors = torch.empty(64, 4096).half(), torch.empty(4096, 64).half(), torch.empty(64, 64).half()
+    problem, _ = emulation.describe(*tensors, "nn")
+    for kernel in TMA.configs:
+        assert (library.workspace_bytes(problem, TMA.index(kernel.name)) > 0) == ("tail" in kernel.config.flags)
+
+
+def test_a_workspace_that_is_too_small_is_refused_before_anything_runs(monkeypatch):
+    monkeypatch.setattr(EmulatedLibrary, "workspace_bytes", lambda self, problem, config: 64)
+    a, b = torch.ones(16, 4096).half(), torch.ones(4096, 64).half()
+    out = torch.full((16, 64), torch.nan).half()
+    with pytest.raises(emulation.UnsupportedProblem, match=r"a workspace of 64 bytes: 256x128x64.* needs 262144"):
+        emulation.run(TMA, a, b, out, TAIL.name)
+    assert out.isnan().all()
 
 
 def test_only_a_tail_makes_a_row_depend_on_the_others():

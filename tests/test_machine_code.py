@@ -49,6 +49,43 @@ def test_the_kernel_that_adds_parts_reads_vectors_and_does_not_spill(arch: str) 
             assert wait < min(n for n, text in enumerate(instructions) if "LDG" in text)
 
 
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@TMA_UNITS
+def test_the_blocks_of_a_cluster_meet_twice_and_read_vectors_in_between(unit: Unit, arch: str) -> None:
+    """What splits K leaves its sums in shared memory, arrives, waits, reads a slice of every part, arrives, stores C,
+    and waits before it ends. Behind C the second arrival, which waits until all before it is done, would come late."""
+    for name, code in machine_code(unit, arch).items():
+        instructions = instructions_of(code)
+        found = {
+            what: [n for n, text in enumerate(instructions) if re.search(pattern, text)]
+            for what, pattern in (
+                ("arrive", r"\bUCGABAR_ARV"),
+                ("wait", r"\bUCGABAR_WAIT"),
+                ("read", r"\bLD\.E"),  # from shared memory of whatever block
+                ("leave", r"\bSTS\.128"),
+                ("order", r"\bMEMBAR\.ALL\.GPU"),
+                ("store", r"\bSTG"),
+            )
+        }
+        config = Config.parse(name)
+        if config.parts == 1:
+            assert not any(found[what] for what in ("arrive", "wait", "read", "order")), name
+            continue
+        rows = max(16, config.warp_m // config.parts)
+        assert len(found["leave"]) == config.warp_m // 16 * config.warp_n // 8, name
+        assert len(found["read"]) == config.parts * rows // 16 * config.warp_n // 8, name
+        assert all("LD.E.128" in instructions[n] for n in found["read"]), name
+        (arrival, last_arrival), (wait, last_wait) = found["arrive"], found["wait"]
+        assert found["leave"][-1] < arrival < wait < found["read"][0], name
+        assert found["read"][-1] < last_arrival < found["store"][0] < found["store"][-1] < last_wait, name
+        assert [
+            sum(start < n < end for n in found["order"]) for start, end in ((0, arrival), (wait, last_arrival))
+        ] == [
+            1,
+            1,
+        ], name
+
+
 def test_two_blocks_fit_where_two_are_meant_to() -> None:
     """Registers and shared memory together, as the device counts them."""
     for family in FAMILIES.values():

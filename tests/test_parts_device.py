@@ -37,6 +37,20 @@ def integers(M, N, K, seed=0):
     return a, b, (a.double() @ b.double()).half()
 
 
+def test_every_number_of_tiles_of_k_and_every_edge_is_exact(run):
+    # Fewer tiles of K than parts, as many, and more; tiles of C that end within a slice, and a view of unaligned rows.
+    for K in (8, 64, 72, 128, 200, 256, 328, 448, 512, 584, 1032):
+        for M, N in ((1, 8), (17, 72), (130, 136), (200, 264)):
+            a, b, expected = integers(M, N, K, seed=K)
+            for row, first in ((N, 0), (N + 8, 8), (N + 3, 1)):
+                memory = torch.full((M + 1, row + 8), -7.0, device=DEVICE).half()
+                out = memory[:M, first : first + N]
+                run(a, b, out)
+                assert torch.equal(out, expected), (M, N, K, row)
+                out.fill_(-7)
+                assert (memory == -7).all(), (M, N, K, row)
+
+
 def test_a_graph_is_replayed_on_new_inputs(run):
     a, b, expected = integers(*shape())
     outs = [torch.empty_like(expected) for _ in range(2)]

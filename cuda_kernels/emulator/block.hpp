@@ -21,6 +21,7 @@ class Group;
 // A kernel launch, whatever the kernel's parameters are.
 struct Launch {
   uint32_t blocks, threads, shared_bytes;
+  uint32_t cluster;  // blocks of one, 1 without clusters
   bool cooperative;  // all blocks are resident together and may wait for each other
   bool dependent;    // may begin before the kernel before it has ended
   void (*kernel)(const void* arguments);
@@ -28,12 +29,15 @@ struct Launch {
   uint32_t number = 0;  // among the launches of the session, from 1
 
   uint32_t warps() const { return (threads + LANES - 1) / LANES; }
+  // Neighbouring blocks that run at the same time and may wait for each other.
+  uint32_t together() const { return cooperative ? blocks : cluster; }
 };
 
 class Block {
  public:
   Group* group = nullptr;
   uint32_t index = 0;  // in the grid
+  uint32_t slot = 0;   // in the group
   uint32_t live = 0;   // threads that have not exited
   std::vector<Warp> warps;
   std::vector<BankRecorder> banks;  // by warp
@@ -44,11 +48,12 @@ class Block {
   uint64_t copies_issued = 0;
   Trace trace;
 
-  // `slot`: the block's place among the blocks that share vector clocks.
-  void reset(Group* its_group, uint32_t its_index, uint32_t slot, uint32_t slots, const Launch& launch,
+  // `its_slot`: the block's place among the `slots` blocks that share vector clocks.
+  void reset(Group* its_group, uint32_t its_index, uint32_t its_slot, uint32_t slots, const Launch& launch,
              uint32_t shared_base, const Stacks& stacks, void (*entry)(), Report* report) {
     group = its_group;
     index = its_index;
+    slot = its_slot;
     live = launch.threads;
     const uint32_t warp_count = launch.warps(), first_agent = slot * warp_count;
     const size_t agents = size_t{slots} * (warp_count + Mbarriers::MOST);
@@ -59,10 +64,13 @@ class Block {
       const uint32_t lanes = std::min(LANES, launch.threads - w * LANES);
       warp.block = this;
       warp.index = w;
+      warp.block_index = its_index;
       warp.agent = first_agent + w;
       warp.present = warp.ready = lanes == LANES ? ~0u : (1u << lanes) - 1;
       warp.arrived = 0;
       warp.at_barrier = 0;
+      warp.cluster_phase = Warp::NO_PHASE;
+      warp.at_cluster = false;
       warp.register_loads.reset();
       warp.knows.reset(agents);
       warp.begin_epoch();  // 0 stands for never
@@ -73,7 +81,7 @@ class Block {
         if (!exists) warp.lanes[i].wait = Wait::exited;
       }
     }
-    shared.reset(shared_base, launch.shared_bytes, warp_count, first_agent, index, report);
+    shared.reset(shared_base, launch.shared_bytes, warp_count, first_agent, index, agents, report);
     mbarriers.reset(slots * warp_count + slot * Mbarriers::MOST, agents);
     for (ThreadBarrier& barrier : thread_barriers) barrier.reset(agents);
     copies.clear();

@@ -7,6 +7,7 @@
 #include "group_end.cpp"
 #include "group_waiting.cpp"
 #include "json.cpp"
+#include "ptx_cluster.cpp"
 #include "ptx_cp_async.cpp"
 #include "ptx_global.cpp"
 #include "ptx_mbarrier.cpp"

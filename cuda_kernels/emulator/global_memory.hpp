@@ -31,8 +31,8 @@ struct GlobalMark {
 // From where global memory is accessed.
 struct Caller {
   uint32_t launch, block;
-  bool communicating;  // whether the blocks of the launch can synchronise with each other
-  bool overlapping;    // whether the launch before may not have ended yet
+  uint32_t together;  // so many neighbouring blocks can synchronise with each other
+  bool overlapping;   // whether the launch before may not have ended yet
 };
 
 class GlobalMemory {
@@ -104,7 +104,7 @@ class GlobalMemory {
   static bool unordered(const Access& by, const Caller& caller, uint64_t mark) {
     if (!mark) return false;
     if (GlobalMark::launch(mark) != caller.launch) return caller.overlapping;
-    if (GlobalMark::block(mark) != caller.block && !caller.communicating) return true;
+    if (GlobalMark::block(mark) / caller.together != caller.block / caller.together) return true;
     const uint32_t agent = GlobalMark::agent(mark);
     return agent != by.warp.agent && GlobalMark::epoch(mark) > by.warp.knows.generic[agent];
   }

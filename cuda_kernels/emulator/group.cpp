@@ -20,6 +20,8 @@ bool Group::run(const Launch& its_launch, uint32_t first, uint32_t count) {
     block.trace.reset(traced(block) ? settings.trace_bytes : 0, settings.shared_base);
     for (Warp& warp : block.warps) warp.priority = random_.below(1000);
   }
+  cluster_barriers_.resize(count / launch.cluster);
+  for (ClusterBarrier& barrier : cluster_barriers_) barrier.reset(agents());
 
   while (!stopped_) {
     if (random() && random_.below(4) == 0 && land_any()) continue;
@@ -76,6 +78,10 @@ void Group::exit_lane(Lane& lane) {
   warp.present &= ~bit;
   warp.ready &= ~bit;
   --block.live;
+  ClusterBarrier& cluster = cluster_barrier(block);
+  if (warp.cluster_phase == cluster.phases) --cluster.arrived;
+  complete_cluster_phase(block);
+  if (!warp.present) block.shared.leave(warp, block.live == 0);
   // Block barrier 0 waits for the threads that are left.
   ThreadBarrier& barrier = block.thread_barriers[0];
   if (barrier.arrived && barrier.arrived >= block.live) release_barrier(block, 0);

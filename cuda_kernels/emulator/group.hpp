@@ -1,8 +1,8 @@
 // Blocks that are resident together, and the scheduler of their threads.
 //
-// A plain launch is many groups of one block; a cooperative launch is one group of all its blocks, which may wait for
-// each other. A group runs on one thread of the host. Its emulated threads run one at a time, each until it has to
-// wait; a random schedule interrupts them elsewhere too.
+// A plain launch is many groups of one block, a launch of clusters one group for each; a cooperative launch is one
+// group of all its blocks, which may wait for each other. A group runs on one thread of the host. Its emulated threads
+// run one at a time, each until it has to wait; a random schedule interrupts them elsewhere too.
 #pragma once
 
 #include <atomic>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "block.hpp"
+#include "cluster_barrier.hpp"
 #include "control.h"
 #include "global_memory.hpp"
 #include "schedule.hpp"
@@ -42,7 +43,7 @@ class Group {
   bool cooperative() const { return launch.cooperative; }
   Caller caller(const Access& by) const {
     const bool waited = by.warp.lanes[by.lane % LANES].waited_for_kernel;
-    return {launch.number, by.warp.block->index, launch.cooperative, launch.dependent && !waited};
+    return {launch.number, by.warp.block->index, launch.together(), launch.dependent && !waited};
   }
   bool traced(const Block& block) const { return launch.number == 1 && block.index == 0; }
   bool copies_at_once() const { return settings.schedule.copies == Schedule::Copies::eager; }
@@ -62,6 +63,12 @@ class Group {
 
   // The calling lane meets the other threads at a bar.sync.
   void meet(Lane& lane, uint32_t number, uint32_t threads, Operation operation, const Site& site);
+  // The blocks of a block's cluster, its place among them, and the barrier at which their threads meet.
+  Block** cluster_of(const Block& block) { return &blocks_[block.slot / launch.cluster * launch.cluster]; }
+  uint32_t cluster_rank(const Block& block) const { return block.slot % launch.cluster; }
+  ClusterBarrier& cluster_barrier(const Block& block) { return cluster_barriers_[block.slot / launch.cluster]; }
+  // Ends its phase if all threads of the cluster that are left have arrived, and wakes those that wait for it.
+  void complete_cluster_phase(const Block& block);
   // Ends the phase if nothing is outstanding, and wakes whoever waits for that.
   void complete_phase(Block& block, Mbarrier& barrier);
   // Something was stored to global memory: pollers look again.
@@ -75,6 +82,8 @@ class Group {
 
  private:
   uint32_t live() const;  // threads that have not exited
+  uint32_t live_in_cluster(const Block& block);
+  size_t agents() const { return blocks_.size() * (launch.warps() + Mbarriers::MOST); }
   static void enter_lane();
   void exit_lane(Lane& lane);
   void leave(Lane& lane);
@@ -92,6 +101,7 @@ class Group {
   std::vector<std::unique_ptr<Block>> pool_;
   std::vector<Block*> blocks_;  // those of the current run
   Stacks stacks_;
+  std::vector<ClusterBarrier> cluster_barriers_;
   std::unordered_map<const void*, Knowledge> flags_;
   Random random_;
   Fiber scheduler_;

@@ -73,6 +73,9 @@ std::string Group::describe_waiting(const Lane& lane) {
       return format("waits at barrier %u, where %u of %u threads have arrived",
                     static_cast<uint32_t>(lane.wait_address), barrier.arrived, barrier.expected);
     }
+    case Wait::cluster:
+      return format("waits at the barrier of the cluster, where %u of %u threads have arrived",
+                    cluster_barrier(block).arrived, live_in_cluster(block));
     case Wait::warp:
       return format("waits for lanes 0x%x of its warp in %s", lane.warp->present & ~lane.warp->arrived,
                     name(lane.operation));

@@ -55,6 +55,21 @@ void Group::release_barrier(Block& block, uint32_t number) {
   barrier.meeting.clear();
 }
 
+uint32_t Group::live_in_cluster(const Block& block) {
+  uint32_t live = 0;
+  for (uint32_t rank = 0; rank < launch.cluster; ++rank) live += cluster_of(block)[rank]->live;
+  return live;
+}
+
+void Group::complete_cluster_phase(const Block& block) {
+  if (!cluster_barrier(block).try_complete(live_in_cluster(block))) return;
+  Block** const cluster = cluster_of(block);
+  for (uint32_t rank = 0; rank < launch.cluster; ++rank)
+    for (Warp& warp : cluster[rank]->warps)
+      for (Lane& lane : warp.lanes)
+        if (lane.wait == Wait::cluster) wake(lane);
+}
+
 void Group::complete_phase(Block& block, Mbarrier& barrier) {
   if (!barrier.try_complete()) return;
   for (Warp& warp : block.warps)
@@ -75,7 +90,7 @@ void Group::stored() {
 
 Knowledge& Group::flag(const void* address) {
   const auto [flag, is_new] = flags_.try_emplace(address);
-  if (is_new) flag->second.reset(blocks_.size() * (launch.warps() + Mbarriers::MOST));
+  if (is_new) flag->second.reset(agents());
   return flag->second;
 }
 

@@ -2,8 +2,8 @@
 
 They are changes of the source text, so that the kernels themselves stay free of switches. A text that is not found
 exactly once is an error: a kernel that changes takes its mutants along. The lists: mutants_cp_async.py, mutants_tma.py,
-mutants_tma_rotating.py, mutants_rolling.py, mutants_producer.py, mutants_parts.py, mutants_tail.py, mutants_store.py,
-mutants_shared.py.
+mutants_tma_rotating.py, mutants_rolling.py, mutants_producer.py, mutants_split.py, mutants_parts.py, mutants_tail.py,
+mutants_store.py, mutants_shared.py.
 """
 
 from __future__ import annotations
@@ -30,4 +30,4 @@ class Mutant:
     batch: int = 1
     aligned_rows: bool = True  # of C
     resident_blocks: int = 2  # that the device is said to hold of a persistent kernel
-    order_matters: bool = False  # the sums depend on the order in which four tiles of 64 of K are added
+    part_starts: tuple[int, ...] = ()  # tiles of 64 of K where parts begin: sums that depend on the order of the parts

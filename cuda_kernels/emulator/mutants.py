@@ -32,6 +32,7 @@ from hgemm.cuda_kernels.emulator import (
     mutants_producer,
     mutants_rolling,
     mutants_shared,
+    mutants_split,
     mutants_store,
     mutants_tail,
     mutants_tma,
@@ -47,6 +48,7 @@ MUTANTS = (
     *mutants_tma_rotating.MUTANTS,
     *mutants_rolling.MUTANTS,
     *mutants_producer.MUTANTS,
+    *mutants_split.MUTANTS,
     *mutants_parts.MUTANTS,
     *mutants_tail.MUTANTS,
     *mutants_store.MUTANTS,
@@ -132,11 +134,13 @@ def multiply(library: EmulatedLibrary, mutant: Mutant, schedule: str) -> tuple[t
     b_row = (N + 7) // 8 * 8
     b = aligned(random.integers(-4, 5, (mutant.batch, K, b_row)).astype(np.float16))[..., :N]
     expected = np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(np.float16)
-    if mutant.order_matters:
-        # 1 + 2^24 is rounded to 2^24, so that only the sum in this order, or with the first two exchanged, is 3.
+    if mutant.part_starts:
+        # 1 + 2^24 is rounded to 2^24, so that only the sum in this order, or with the first two exchanged, is the last.
         a[...], b[...] = 0, 1
-        a[..., ::64], b[:, 64:192] = (1, 4096, -4096, 3), 4096
-        expected[...] = 3
+        for start, value in zip(mutant.part_starts, (1, 4096, -4096, 3), strict=False):
+            a[..., 64 * start] = value
+            b[:, 64 * start] = 4096 if abs(value) == 4096 else 1
+        expected[...] = 3 if len(mutant.part_starts) == 4 else 0
     row = (N + 15) // 8 * 8 if mutant.aligned_rows else N
     c = aligned(np.full((mutant.batch, M, row), np.nan, np.float16))[..., :N]
     problem = HgemmProblem(a.ctypes.data, b.ctypes.data, c.ctypes.data, M, N, K, mutant.batch)

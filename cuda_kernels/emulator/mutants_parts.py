@@ -1,12 +1,9 @@
-"""Faults planted in parts.cuh and where else K is cut: which part a block multiplies, leaves behind, and adds."""
+"""Faults planted in parts.cuh: what a block leaves of a tile of C that is not its alone, and how parts are added."""
 
 from __future__ import annotations
 
 from hgemm.cuda_kernels.emulator.mutant import VALUES, Mutant
-
-SPLIT = "16x64x64_s7_w16x16_split4"
-SHAPE = (20, 136, 520)
-"""Six tiles of C, the last ones partly outside, and nine tiles of K: parts of two and three."""
+from hgemm.cuda_kernels.emulator.mutants_tail import ALL_CUT, LAST_CUT, TAIL
 
 
 def _parts(
@@ -15,69 +12,17 @@ def _parts(
     original: str,
     changed: str,
     *caught_by: str,
-    file: str = "parts.cuh",
-    shape: tuple[int, int, int] = SHAPE,
+    shape: tuple[int, int, int] = ALL_CUT,
     batch: int = 1,
-    order_matters: bool = False,
+    part_starts: tuple[int, ...] = (),
 ) -> Mutant:
-    mutant = Mutant(f"parts-{name}", what, file, original, changed, caught_by, "tma", SPLIT, shape, batch)
-    return Mutant(**{**vars(mutant), "order_matters": order_matters})
+    config = ("tma", TAIL, shape, batch)
+    mutant = Mutant(f"parts-{name}", what, "parts.cuh", original, changed, caught_by, *config, resident_blocks=3)
+    return Mutant(**{**vars(mutant), "part_starts": part_starts})
 
 
 MUTANTS = (
-    # which part of K a block multiplies
-    _parts(
-        "same-part",
-        "every block multiplies the first part",
-        "(k_range.first + k_tile)",
-        "k_tile",
-        VALUES,
-        file="tma.cuh",
-    ),
-    _parts(
-        "overlap",
-        "a part takes along a tile of K that belongs to the next",
-        "end = (part + 1) * k_tiles / parts;",
-        "end = ((part + 1) * k_tiles + parts - 1) / parts;",
-        VALUES,
-        file="raster.cuh",
-    ),
-    _parts(
-        "empty-part",
-        "as many parts as the configuration says, also where K has fewer tiles",
-        "return k_tiles < Config::PARTS ? k_tiles : Config::PARTS;",
-        "return k_tiles < 0 ? k_tiles : Config::PARTS;",
-        "deadlock",
-        "in-flight",
-        "mbarrier",
-        "unfinished-copy",
-        shape=(20, 136, 136),
-    ),
-    _parts(
-        "wrong-part",
-        "neighbours take the parts of a tile, but leave them as those of neighbouring tiles",
-        "part = number / split.tiles;\n    number -= part * split.tiles;",
-        "part = number % split.parts;\n    number /= split.tiles;",
-        VALUES,
-        "race",
-        "uninitialised",
-        file="tma.cuh",
-    ),
-    # what it leaves
-    _parts(
-        "one-slot",
-        "the parts of a tile and of its neighbours share their places",
-        "return int64_t{part} * tiles + tile;",
-        "return int64_t{part} + tile;",
-        "race",
-    ),
-    _parts(
-        "workspace-too-small",
-        "the workspace lacks the last part",
-        "block_count<Config>(p) * part_count<Config>(p)",
-        "block_count<Config>(p) * (part_count<Config>(p) - 1)",
-        "out-of-bounds",
-    ),
+    # what a block leaves
     _parts(
         "piece-in-place-of-another",
         "all pieces of a warp lie in one place",
@@ -102,11 +47,12 @@ MUTANTS = (
     ),
     _parts(
         "one-part-more",
-        "adds a part that nobody has written",
+        "adds a part that belongs to another tile, or that nobody has written",
         "? slots.count : 0;",
         "? slots.count + 1 : 0;",
         "out-of-bounds",
         "uninitialised",
+        VALUES,
     ),
     _parts(
         "rows-past-the-last",
@@ -118,27 +64,18 @@ MUTANTS = (
     _parts(
         "first-part-again",
         "adds the first part as often as there are parts",
-        "(first + i) * slots.stride",
-        "first * slots.stride",
+        "slots.first + first + i",
+        "slots.first",
         VALUES,
     ),
     _parts(
         "last-part-first",
         "adds the parts from the last to the first",
-        "(first + i) * slots.stride",
-        "(count - 1 - first - i) * slots.stride",
+        "slots.first + first + i",
+        "slots.first + (count - 1 - first - i)",
         VALUES,
-        shape=(20, 136, 256),
-        order_matters=True,
-    ),
-    _parts(
-        "neighbours-swapped",
-        "adds every second part before the one ahead of it",
-        "(first + i) * slots.stride",
-        "((first + i) ^ 1) * slots.stride",
-        VALUES,
-        shape=(20, 136, 256),
-        order_matters=True,
+        shape=LAST_CUT,
+        part_starts=(0, 8, 16),
     ),
     _parts(
         "adds-another-tile",

@@ -48,10 +48,18 @@ void setmaxnreg_dec() {}
 uint32_t shared_base();
 void st_shared_b32(uint32_t address, uint32_t value, Site site = Site::current());
 void st_shared_v4(uint32_t address, const uint32_t (&value)[4], Site site = Site::current());
+void st_shared_v4(uint32_t address, const float (&value)[4], Site site = Site::current());
 void ld_shared_v4(uint32_t (&value)[4], uint32_t address, Site site = Site::current());
 void ldmatrix_x4(uint32_t (&matrices)[4], uint32_t row_address, Site site = Site::current());
 void ldmatrix_x4_trans(uint32_t (&matrices)[4], uint32_t row_address, Site site = Site::current());
 void stmatrix_x4(uint32_t row_address, const uint32_t (&matrices)[4], Site site = Site::current());
+
+// ---- clusters ----
+uint32_t cluster_rank();
+void cluster_arrive(Site site = Site::current());
+void cluster_wait(Site site = Site::current());
+uint32_t mapa(uint32_t address, uint32_t rank, Site site = Site::current());
+void ld_shared_cluster_v4(float (&value)[4], uint32_t address, Site site = Site::current());
 
 // ---- global memory access ----
 uint32_t ld_global_b16(const void* address, Site site = Site::current());

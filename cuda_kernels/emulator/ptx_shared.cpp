@@ -38,6 +38,10 @@ void st_shared_v4(uint32_t address, const uint32_t (&value)[4], Site site) {
   access_shared<true>(Operation::st_shared_v4, site, address, 16, [&](uint8_t* at) { std::memcpy(at, value, 16); });
 }
 
+void st_shared_v4(uint32_t address, const float (&value)[4], Site site) {
+  access_shared<true>(Operation::st_shared_v4, site, address, 16, [&](uint8_t* at) { std::memcpy(at, value, 16); });
+}
+
 void ld_shared_v4(uint32_t (&value)[4], uint32_t address, Site site) {
   if (!access_shared<false>(Operation::ld_shared_v4, site, address, 16,
                             [&](const uint8_t* at) { std::memcpy(value, at, 16); }))

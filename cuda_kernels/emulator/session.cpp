@@ -16,6 +16,7 @@ namespace {
 
 constexpr int MOST_THREADS = 1024;                   // a block, on every GPU
 constexpr int MOST_SHARED_BYTES = 227 * 1024;        // a block, on sm_90, the largest
+constexpr uint32_t MOST_CLUSTER_BLOCKS = 8;          // on every GPU that has clusters
 constexpr uint32_t MOST_LAUNCHES = 63;               // that GlobalMark tells apart
 constexpr uint64_t MOST_RESIDENT_THREADS = 1 << 17;  // of a cooperative launch: each takes a stack
 
@@ -87,7 +88,7 @@ std::string Session::begin(const HgemmMemory* memories, size_t count, const Hgem
 
 void Session::run(const Launch& launch) {
   const DefaultArithmetic arithmetic;
-  const uint32_t group_size = launch.cooperative ? launch.blocks : 1, groups = launch.blocks / group_size;
+  const uint32_t group_size = launch.together(), groups = launch.blocks / group_size;
   if (settings.progress) add(settings.progress->blocks_total, launch.blocks);
 
   std::atomic<uint32_t> next{0};
@@ -123,14 +124,17 @@ void Session::run(const Launch& launch) {
 
 uint32_t resident_blocks() { return Session::mine().settings.resident_blocks; }
 
-const char* run(uint32_t blocks, int threads, int shared_bytes, Order order, void (*kernel)(const void*),
-                const void* arguments) {
+const char* run(uint32_t cluster, uint32_t blocks, int threads, int shared_bytes, Order order,
+                void (*kernel)(const void*), const void* arguments) {
   const bool cooperative = order == Order::cooperative, dependent = order == Order::overlapping;
   if (blocks < 1 || threads < 1 || threads > MOST_THREADS || shared_bytes < 0 || shared_bytes > MOST_SHARED_BYTES)
     return message(
         "launching the kernel: %u blocks of %d threads with %d bytes of shared memory; a GPU takes 1 to %d "
         "threads and at most %d bytes",
         blocks, threads, shared_bytes, MOST_THREADS, MOST_SHARED_BYTES);
+  if (cluster < 1 || cluster > MOST_CLUSTER_BLOCKS || blocks % cluster)
+    return message("launching the kernel: %u blocks in clusters of %u; every GPU takes whole clusters of 1 to %u",
+                   blocks, cluster, MOST_CLUSTER_BLOCKS);
   if (cooperative && uint64_t{blocks} * static_cast<uint64_t>(threads) > MOST_RESIDENT_THREADS)
     return message("launching the kernel: %u blocks of %d threads are too many to be resident together", blocks,
                    threads);
@@ -141,8 +145,8 @@ const char* run(uint32_t blocks, int threads, int shared_bytes, Order order, voi
     if (!wrong.empty()) return message("%s", wrong.c_str());
   }
   if (session.launches == MOST_LAUNCHES) return message("more than %u launches in one session", MOST_LAUNCHES);
-  session.run({blocks, static_cast<uint32_t>(threads), static_cast<uint32_t>(shared_bytes), cooperative, dependent,
-               kernel, arguments, ++session.launches});
+  session.run({blocks, static_cast<uint32_t>(threads), static_cast<uint32_t>(shared_bytes), cluster, cooperative,
+               dependent, kernel, arguments, ++session.launches});
   if (alone) session.open = false;
   const std::string found = session.report.summary();
   return found.empty() ? nullptr : message("%s", found.c_str());

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <vector>
 
+#include "remote_reads.hpp"
 #include "report.hpp"
 #include "warp.hpp"
 
@@ -36,7 +37,8 @@ class SharedMemory {
   static constexpr uint32_t UNIT = 4;
 
   // `first_agent`: the agent of the block's warp 0; its warps follow.
-  void reset(uint32_t base, uint32_t bytes, uint32_t warps, uint32_t first_agent, uint32_t block, Report* report) {
+  void reset(uint32_t base, uint32_t bytes, uint32_t warps, uint32_t first_agent, uint32_t block, size_t agents,
+             Report* report) {
     base_ = base;
     bytes_ = bytes;
     warps_ = warps;
@@ -49,6 +51,7 @@ class SharedMemory {
     writers_.assign(units_, Site());
     reads_.assign(size_t{units_} * warps, 0);
     bulk_readers_.assign(units_, 0);
+    remote_.reset(agents);
   }
 
   uint32_t base() const { return base_; }
@@ -76,7 +79,17 @@ class SharedMemory {
   void read(const Access& access, uint32_t address, uint32_t bytes) {
     const uint32_t first = unit(address), last = unit(address + bytes - 1);
     check_readable(access, first, last, false);
-    record_read(access.warp, access.lane, first, last);
+    if (access.warp.block_index == block_) {
+      record_read(access.warp, access.lane, first, last);
+    } else {
+      remote_.record(access, address, first, last, units_);
+    }
+  }
+
+  // A warp has ended; with the last one the memory is given up.
+  void leave(const Warp& warp, bool last) {
+    remote_.leave(warp);
+    if (last) remote_.end(block_, *report_);
   }
 
   void write(const Access& access, uint32_t address, uint32_t bytes) {
@@ -214,11 +227,12 @@ class SharedMemory {
       for (uint32_t i = first; i <= last; ++i) latest = reads[latest] < reads[i] ? i : latest;
       if (reads[latest] >> 6 > access.warp.knows.generic[first_agent_ + warp]) report_reader(access, latest, warp);
     }
+    remote_.check_write(access, address_of(first), first, last, *report_);
   }
 
   template <class Describe>
   void report(Kind kind, const Access& access, uint32_t address, Describe&& describe) {
-    report_->add(kind, access.operation, access.site, block_, static_cast<int>(access.warp.index),
+    report_->add(kind, access.operation, access.site, access.warp.block_index, static_cast<int>(access.warp.index),
                  access.reported_lane(), Space::shared, address, describe);
   }
 
@@ -233,7 +247,9 @@ class SharedMemory {
 
   void report_read(const Access& access, uint32_t i, const Stamp& writer) {
     const uint32_t address = address_of(i);
-    const char* what = name(access.operation);
+    const bool remote = access.warp.block_index != block_;
+    const std::string what_of = name(access.operation) + (remote ? format(" of block %u's memory", block_) : "");
+    const char* what = what_of.c_str();
     switch (writer.state) {
       case State::uninitialised:
         return report(Kind::uninitialised, access, address,
@@ -307,6 +323,7 @@ class SharedMemory {
   std::vector<Site> writers_;
   std::vector<uint32_t> reads_;  // by warp, then unit
   std::vector<uint16_t> bulk_readers_;
+  RemoteReads remote_;
 };
 
 }  // namespace hgemm::emulator

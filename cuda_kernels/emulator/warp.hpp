@@ -19,7 +19,7 @@ constexpr uint32_t LANES = 32;
 constexpr uint32_t ALL_LANES = LANES;  // in place of a lane's index: what the whole warp does as one
 
 // Why a lane does not run.
-enum class Wait : uint8_t { nothing, warp, barrier, mbarrier, flag, exited };
+enum class Wait : uint8_t { nothing, warp, barrier, cluster, mbarrier, flag, exited };
 
 // One cp.async under way.
 struct CpAsync {
@@ -71,8 +71,9 @@ struct Lane {
 
 struct Warp {
   Block* block = nullptr;
-  uint32_t index = 0;  // in its block
-  uint32_t agent = 0;  // index of its epochs in vector clocks
+  uint32_t index = 0;        // in its block
+  uint32_t block_index = 0;  // of that in the grid
+  uint32_t agent = 0;        // index of its epochs in vector clocks
   Lane lanes[LANES];
   uint32_t present = 0;   // lanes that have not exited
   uint32_t ready = 0;     // lanes that can run
@@ -87,6 +88,12 @@ struct Warp {
   // Lanes that wait at a bar.sync, which the warp has to reach as one: its number and its line.
   uint32_t at_barrier = 0, barrier_number = 0;
   Site barrier_site;
+
+  // The phase of the cluster's barrier in which the warp arrived last, the epoch that began then, and whether it has
+  // not waited since.
+  static constexpr uint32_t NO_PHASE = ~0u;
+  uint32_t cluster_phase = NO_PHASE, cluster_epoch = 0;
+  bool at_cluster = false;
 
   Knowledge knows;
   uint32_t lanes_apart_since = 0;  // epoch from which on the lanes are told apart: they have not synchronised since

@@ -1,4 +1,4 @@
-"""Tiles whose K is cut among blocks: every cut of K, the order of the sum, and what of the workspace is touched."""
+"""Tiles whose K is cut among the blocks of a cluster: every cut of K, the order of the sum, and its memory."""
 
 import itertools
 
@@ -9,7 +9,6 @@ import torch
 from hgemm import emulation
 from hgemm.cuda_kernels.configs import FAMILIES, Unit
 from hgemm.cuda_kernels.emulator.build import load_unit
-from hgemm.cuda_kernels.emulator.library import EmulatedLibrary
 
 TMA = FAMILIES["tma"]
 SPLITS = [kernel.config for kernel in TMA.configs if kernel.config.parts > 1]
@@ -43,7 +42,7 @@ def test_every_number_of_tiles_of_k_is_cut_into_parts_that_sum_to_the_product(co
             a, b = integers(batch, M, K, seed=K), integers(batch, K, N, seed=K + 1)
             out, report = product(a, b, config.name, SCHEDULES[number % 4])
             tiles = batch * -(-M // config.tile_m) * -(-N // config.tile_n)
-            assert report.blocks >= tiles * min(k_tiles, config.parts)
+            assert report.blocks == tiles * config.parts
             assert torch.equal(out, (a.double() @ b.double()).half()), (batch, M, N, K)
 
 
@@ -68,26 +67,32 @@ def test_a_row_has_the_same_bits_whatever_stands_around_it():
         assert torch.equal(product(a[rows], b, FOUR_PARTS, "random,seed=2")[0], whole[rows])
 
 
-def workspace(config, M, N, K, batch=1):
+@pytest.mark.parametrize("config", SPLITS, ids=str)
+def test_the_sums_stay_within_the_cluster(config):
+    """One launch, no workspace, and of global memory nothing but the operands; the sums are written and read once."""
+    M, N, K = 2 * config.tile_m, 2 * config.tile_n, config.tile_k * config.parts
     library = load_unit(Unit("tma", "f16"))
-    a, b, out = torch.empty(batch, M, K).half(), torch.empty(batch, K, N).half(), torch.empty(batch, M, N).half()
-    problem, _ = emulation.describe(a, b, out, "nn")
-    return library.workspace_bytes(problem, TMA.index(config))
+    problem, _ = emulation.describe(torch.empty(M, K).half(), torch.empty(K, N).half(), torch.empty(M, N).half(), "nn")
+    assert library.workspace_bytes(problem, TMA.index(config.name)) == 0
+    _, report = product(integers(M, K), integers(K, N), config.name)
+    found = report.counters
+    assert report.blocks == 4 * config.parts
+    assert found["global_bytes"].keys() == {"tma_load_3d", "st_global_v4"}
+    assert found["global_bytes"]["st_global_v4"] == 2 * M * N
+    for operation in ("st_shared_v4", "ld_shared_cluster_v4"):
+        assert found["shared_bytes"][operation] == 4 * M * N * config.parts
+        assert found["bank_conflicts"][operation] == 0
 
 
-def test_the_workspace_holds_a_tile_of_fp32_for_every_part_and_is_not_there_without_parts():
-    assert workspace(FOUR_PARTS, 16, 64, 4096) == 4 * 16 * 64 * 4
-    assert workspace(FOUR_PARTS, 17, 65, 4096, batch=3) == 3 * 4 * 4 * 16 * 64 * 4
-    assert workspace(FOUR_PARTS, 16, 64, 136) == 3 * 16 * 64 * 4  # three tiles of K are three parts
-    for kernel in TMA.configs:
-        if kernel.config.parts == 1 and "tail" not in kernel.config.flags:
-            assert workspace(kernel.name, 4096, 4096, 4096) == 0
-
-
-def test_a_workspace_that_is_too_small_is_refused_before_anything_runs(monkeypatch):
-    monkeypatch.setattr(EmulatedLibrary, "workspace_bytes", lambda self, problem, config: 64)
-    a, b = torch.ones(16, 256).half(), torch.ones(256, 64).half()
-    out = torch.full((16, 64), torch.nan).half()
-    with pytest.raises(emulation.UnsupportedProblem, match=r"a workspace of 64 bytes: 16x64x64.* needs 16384"):
-        emulation.run(TMA, a, b, out, FOUR_PARTS)
-    assert out.isnan().all()
+@pytest.mark.parametrize("config", SPLITS, ids=str)
+def test_what_lies_outside_c_is_left_alone_where_its_rows_are_not_aligned(config):
+    """Every edge of a slice, and stores of single elements: C is a view whose rows begin anywhere."""
+    M, N, K = config.tile_m + 19, config.tile_n + 27, config.tile_k * 3
+    a, b = integers(M, K, seed=1), integers(K, N, seed=2)
+    memory = torch.full((M + 2, N + 7), -7.0).half()
+    view = memory[1:-1, 3 : 3 + N]
+    report = emulation.run(TMA, a, in_aligned_rows(b), view, config.name)
+    assert report.clean, report
+    assert torch.equal(view, (a.double() @ b.double()).half())
+    view.fill_(-7)
+    assert (memory == -7).all()

@@ -1,0 +1,88 @@
+// ptx.hpp: clusters, the barrier of their blocks, and loads from each other's shared memory.
+#include "ptx.hpp"
+
+#include "calling_thread.hpp"
+
+namespace ptx {
+
+using namespace hgemm::emulator;
+
+namespace {
+
+// An address of the `.shared::cluster` window has the rank of its block, counted from 1, in bits 24 and up. 0: an
+// address as the block's own loads and stores use it, which names its own memory here too.
+constexpr uint32_t RANK_BIT = 24, WITHIN_BLOCK = (1u << RANK_BIT) - 1;
+
+}  // namespace
+
+uint32_t cluster_rank() {
+  const Block& block = *current_lane->warp->block;
+  return block.group->cluster_rank(block);
+}
+
+// What the warp does from here on is not covered by what it passes on. Its lanes are not together before they wait.
+void cluster_arrive(Site site) {
+  const CallingThread me(Operation::cluster_arrive, site);
+  me.together(nullptr, [&](void* const*) {
+    Warp& warp = me.warp;
+    ClusterBarrier& barrier = me.group.cluster_barrier(me.block);
+    if (warp.at_cluster)
+      me.report(Kind::barrier, Space::none, 0,
+                [] { return std::string("the warp arrives at the cluster's barrier again without having waited"); });
+    warp.at_cluster = true;
+    warp.cluster_phase = barrier.phases;
+    barrier.arriving.join(warp.knows);
+    barrier.arrived += static_cast<uint32_t>(std::popcount(warp.present));
+    warp.begin_epoch_of_fence();
+    warp.cluster_epoch = warp.epoch();
+    me.group.complete_cluster_phase(me.block);
+  });
+}
+
+void cluster_wait(Site site) {
+  const CallingThread me(Operation::cluster_wait, site);
+  me.together(nullptr, [&](void* const*) {
+    if (!me.warp.at_cluster)
+      me.report(Kind::barrier, Space::none, 0,
+                [] { return std::string("the warp waits at the cluster's barrier without having arrived"); });
+    me.warp.at_cluster = false;
+  });
+  const ClusterBarrier& barrier = me.group.cluster_barrier(me.block);
+  while (barrier.phases <= me.warp.cluster_phase && me.warp.cluster_phase != Warp::NO_PHASE)
+    me.group.suspend(me.lane, Wait::cluster, Operation::cluster_wait, site);
+  me.warp.learn(barrier.completed);
+  me.warp.lanes_apart_since = std::max(me.warp.lanes_apart_since, me.warp.cluster_epoch);
+  me.warp.register_loads.block_synchronised();
+  me.lane.first_unfenced_write = 0;  // a fence behind the barrier covers it, whoever executes that
+  me.group.interrupt(me.lane);
+}
+
+uint32_t mapa(uint32_t address, uint32_t rank, Site site) {
+  const CallingThread me(Operation::mapa, site);
+  if (rank >= me.group.launch.cluster)
+    me.report(Kind::out_of_bounds, Space::shared, address, [&] {
+      return format("mapa asks for the memory of block %u of a cluster of %u", rank, me.group.launch.cluster);
+    });
+  return (address & WITHIN_BLOCK) + (rank + 1 << RANK_BIT);
+}
+
+void ld_shared_cluster_v4(float (&value)[4], uint32_t address, Site site) {
+  const CallingThread me(Operation::ld_shared_cluster_v4, site);
+  std::memset(value, 0xff, 16);
+  const uint32_t rank = address >> RANK_BIT, within = address & WITHIN_BLOCK;
+  if (rank > me.group.launch.cluster) return;  // mapa has reported it
+  Block& block = rank ? *me.group.cluster_of(me.block)[rank - 1] : me.block;
+  if (!block.live) {
+    me.report(Kind::race, Space::shared, within, [&] {
+      return format("ld_shared_cluster_v4 reads shared address 0x%x of block %u, which has ended", within, block.index);
+    });
+    return;
+  }
+  if (!block.shared.check_range(me.access, within, 16, 16)) return;
+  me.block.banks[me.warp.index].record(me.access.operation, site, me.lane.index, within, 16, me.group.report.counters);
+  me.counter().shared_bytes += 16;
+  block.shared.read(me.access, within, 16);
+  std::memcpy(value, block.shared.data(within), 16);
+}
+
+}  // namespace ptx
