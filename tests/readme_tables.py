@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hgemm import published
 from hgemm.bench import ladder
-from hgemm.bench.metrics import CEILING, find_row, label, microseconds, relative, speed, timed_rows
+from hgemm.bench.metrics import CEILING, clock_mhz, find_row, label, microseconds, relative, speed, timed_rows
 from hgemm.bench.results import read
 from hgemm.bench.schema import CaseResult, Results, Row
 
@@ -67,16 +67,25 @@ def contestants(case: CaseResult) -> str:
     """The rows of one case, fastest first."""
     ceiling, torch_row = find_row(case, CEILING, "roof"), find_row(case, "torch")
     lines = [
-        "| backend | configuration | TFLOPS | of the mma.sync ceiling | of torch |",
-        "| --- | --- | --: | --: | --: |",
+        "| backend | configuration | TFLOPS | of the ceiling | clock, MHz | of the ceiling per clock | of torch |",
+        "| --- | --- | --: | --: | --: | --: | --: |",
     ]
     for row in sorted(timed_rows(case), key=lambda row: -speed(row).median):
         share, ratio = relative(row, ceiling), relative(row, torch_row)
         assert share is not None and ratio is not None
-        config = f"`{row.config}`" if row.config else ""
-        lines.append(
-            f"| `{row.backend}` | {config} | {speed(row).median:.0f} | {share.median:.1%} | {ratio.median:.2f} |"
-        )
+        assert row.timing is not None and ceiling is not None and ceiling.timing is not None
+        clock, ceiling_clock = clock_mhz([row.timing]), clock_mhz([ceiling.timing])
+        assert clock is not None and ceiling_clock is not None
+        cells = [
+            f"`{row.backend}`",
+            f"`{row.config}`" if row.config else "",
+            f"{speed(row).median:.0f}",
+            f"{share.median:.1%}",
+            f"{clock:.0f}",
+            f"{share.median * ceiling_clock / clock:.1%}",
+            f"{ratio.median:.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
