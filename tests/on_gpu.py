@@ -1,6 +1,6 @@
 """Everything that a GPU has to show before figures are committed, stage by stage, into one folder:
 
-    python tests/on_gpu.py OUT                    all stages, about 40 minutes on an H200
+    python tests/on_gpu.py OUT                    all stages, about 50 minutes on an H200
     python tests/on_gpu.py OUT build tests check  some of them, in this order
     python tests/on_gpu.py --list
 
