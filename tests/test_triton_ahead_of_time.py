@@ -11,6 +11,7 @@ import torch
 
 from hgemm.config import warp_tile
 from hgemm.devices import LIMITS
+from hgemm.profile.instructions import main_loop
 from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead, disassemble
 from hgemm.triton_kernels.configs import FAMILIES, GLUON, MMA_SYNC, POINTER, SKINNY, TMA, Family
 from hgemm.triton_kernels.specialized_configs import is_specialized
@@ -25,6 +26,11 @@ CONFIGS = [
     if not is_specialized(entry.config.name)
 ]
 STUDIED = (90, 120)
+
+# Those whose descriptors the host makes. Without code for that, ptxas at times wants one more block to fit, and puts
+# registers aside before the loop until after it.
+DESCRIBED = (TMA, MMA_SYNC)
+MOST_PUT_ASIDE = 4
 
 compiled_ones: dict[tuple[Family, str, torch.dtype, int, bool], Compiled] = {}
 
@@ -69,7 +75,11 @@ def test_a_configuration_fits_where_it_is_meant_to_run(
         assert target == 120, "every configuration is meant for sm_90"
         return
     made = compiled(family, config, dtype, target)
-    assert made.spill_loads == 0
+    assert made.spill_loads <= (MOST_PUT_ASIDE if family in DESCRIBED else 0)
+    loop = main_loop(made.sass)
+    assert loop is not None
+    assert loop.products > 0
+    assert "LDL" not in loop.counts
     assert made.shared_bytes <= entry.shared_bytes[target] <= limit(target)
     assert made.registers * entry.config.threads <= 65_536
 
@@ -96,7 +106,8 @@ def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(
         if target not in STUDIED:
             continue
         made = compiled(family, config, dtype, target)
-        assert "tensormap.replace" in made.ptx  # the descriptors are made on the device
+        assert ("tensormap.replace" in made.ptx) == (family not in DESCRIBED)
+        assert (made.scratch_bytes == 0) == (family in DESCRIBED)
         assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
         # The parts of a split product go to the workspace 16 bytes a thread.
         split = family.find(config).config.parts > 1

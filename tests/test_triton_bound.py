@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,8 @@ SCRATCH: list[tuple[Any, ...]] = []  # what was asked of torch's allocator
 
 
 FAILURES: list[Exception] = []  # of the C function
+FILL = "fill_tma_descriptor" if triton.__version__.startswith("3.6.") else "fill_tma_descriptor_tiled"
+ENCODED: list[tuple[Any, ...]] = []
 
 
 def record(*arguments: Any) -> None:
@@ -33,19 +35,26 @@ def record(*arguments: Any) -> None:
         raise FAILURES[0]
 
 
+def encode(*arguments: Any) -> tuple[Any, ...]:
+    """Stands for Triton's C function. Its tensor map is whatever it is made of."""
+    ENCODED.append(arguments)
+    return ("tensor map", *arguments)
+
+
 @pytest.fixture(autouse=True)
 def c_function(hopper: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:  # noqa: F811
     """Triton's own CudaLauncher, on a C function that records."""
     CALLS.clear()
     SCRATCH.clear()
     FAILURES.clear()
+    ENCODED.clear()
 
     def allocate(size: int, stream: int) -> int:
         SCRATCH.append(("given", size, stream))
         return 2**40
 
     monkeypatch.setattr(launcher, "_allocator", lambda device: (allocate, lambda at: SCRATCH.append(("back", at))))
-    utils = {"launch": record, "build_signature_metadata": lambda signature: tuple(signature)}
+    utils = {FILL: encode, "launch": record, "build_signature_metadata": lambda signature: tuple(signature)}
     monkeypatch.setattr(RECORD, "launcher_cls", driver.CudaLauncher, raising=False)
     monkeypatch.setattr(RECORD, "utils", SimpleNamespace(**vars(RECORD.utils), **utils))
     monkeypatch.setattr(driver, "library_dirs", list)
@@ -54,13 +63,13 @@ def c_function(hopper: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def plain(call: tuple[Any, ...], tensors: tuple[torch.Tensor, ...]) -> list[Any]:
-    """Arguments as the C function understands them: tensors by address, and scratch memory by that name."""
+def plain(call: Sequence[Any], tensors: tuple[torch.Tensor, ...]) -> list[Any]:
+    """Arguments as the C function understands them: sequences alike, tensors by address, and memory by that name."""
     known = {tensor.data_ptr() for tensor in tensors}
     found: list[Any] = []
     for value in call:
         address = value.data_ptr() if isinstance(value, torch.Tensor) else value
-        if isinstance(value, tuple):
+        if isinstance(value, (tuple, list)):
             found.append(plain(value, tensors))
         elif type(address) is int and address > 2**33 and address not in known:
             found.append("memory of its own")
@@ -78,7 +87,8 @@ def by_tensor_and_by_address(
     CALLS.clear()
     launch = module.bind(Problem.from_tensors(*tensors), config)
     assert launch is not None, f"Triton {triton.__version__} is to be known"
-    assert CALLS == []
+    assert all(call[0] == 0 for call in CALLS)  # of no programs
+    CALLS.clear()
     launch(*(tensor.data_ptr() for tensor in tensors))
     return by_tensor, [plain(call, tensors) for call in CALLS]
 
@@ -139,6 +149,11 @@ def divisibility(kernel: Any, argument: int) -> bool:
     return ["tt.divisibility", 16] in kernel.src.attrs.get((argument,), [])
 
 
+def arguments_of(call: tuple[Any, ...]) -> Sequence[Any]:
+    """Those of the kernel, which Triton 3.6 has after the others, and later ones in the last."""
+    return call[-1] if isinstance(call[-1], (tuple, list)) else call
+
+
 def test_addresses_change_and_bindings_do_not_mix(compilations: list[str]) -> None:  # noqa: F811
     shapes = ((200, 136, 64), (40, 72, 8), (129, 1000, 520))
     calls = [operands(*shape) for shape in shapes]
@@ -155,9 +170,10 @@ def test_addresses_change_and_bindings_do_not_mix(compilations: list[str]) -> No
         for launch, tensors in zip(launches, fresh, strict=True):
             launch(*(x.data_ptr() for x in tensors))
         for call, tensors, (M, N, K) in zip(CALLS, fresh, shapes, strict=True):
-            flat = [x for value in call for x in (value if isinstance(value, tuple) else (value,))]
-            first = flat.index(tensors[0].data_ptr())
-            assert flat[first : first + 6] == [*(x.data_ptr() for x in tensors), M, N, K]
+            arguments = arguments_of(call)
+            a, b, c = (at for at, x in enumerate(arguments) if isinstance(x, tuple) and x[0] == "tensor map")
+            assert [arguments[at][1] for at in (a, b, c)] == [x.data_ptr() for x in tensors]
+            assert list(arguments[c + 1 : c + 8]) == [M, N, N, 1, M, N, K]
 
 
 def test_hooks_are_told_of_what_is_launched_by_address() -> None:
@@ -263,7 +279,7 @@ def test_on_the_cpu_the_interpreter_needs_tensors() -> None:
 
 
 def test_scratch_memory_is_of_the_stream_and_given_back_whatever_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    tensors = operands()
+    tensors = tuple(torch.stack((tensor, tensor)) for tensor in operands())  # programs make a batch's descriptors
     launch = tma.bind(Problem.from_tensors(*tensors), CONFIG)
     assert launch is not None
     launch(*(tensor.data_ptr() for tensor in tensors))

@@ -206,12 +206,12 @@ def test_arguments_reach_the_kernel_in_its_order(module: Any, config: str) -> No
         assert len(launch.arguments) == len(kernel.arg_names)
         assert all(value is None for value in launch.arguments[13:])  # constants
         assert launch.stream == STREAM
-        assert launch.scratch.device == a.device
+        assert (launch.scratch is None) == (module is not gluon)  # for descriptors that programs make
     assert kernel.arg_names[12:14] == ["batch_c", "A_LAYOUT"]
     assert first.grid == (4, 1, 1)
-    assert first.arguments[:3] == (a, b, out)
+    assert [getattr(each, "base", each) for each in first.arguments[:3]] == [a, b, out]
     assert first.arguments[3:13] == (200, 136, 64, 1, 64, 136, 136, 0, 0, 0)
-    assert turned.arguments[:2] == (b, a)
+    assert [getattr(each, "base", each) for each in turned.arguments[:2]] == [b, a]
     assert turned.arguments[3:13] == (136, 200, 64, 1, 136, 64, 200, 0, 0, 0)
     assert last.grid == (1, 1, 1)
     assert last.arguments[3:13] == (40, 72, 8, 1, 8, 72, 72, 0, 0, 0)

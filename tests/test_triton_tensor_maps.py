@@ -13,50 +13,33 @@ from typing import Any
 import pytest
 import torch
 import triton
-from test_triton_bound import CALLS, FAILURES, c_function  # noqa: F401  fixture
+from test_triton_bound import CALLS, ENCODED, FAILURES, arguments_of, c_function, encode, plain  # noqa: F401  fixture
 from test_triton_host_descriptors import LARGEST, fresh
 from test_triton_launcher import RECORD, STREAM, compilations, hopper, operands  # noqa: F401  fixtures
 from triton.backends.nvidia import driver
 
 from hgemm.problem import Problem
-from hgemm.triton_kernels import host_descriptors, launcher, specialized, tensor_maps
+from hgemm.triton_kernels import descriptors, launcher, specialized, tensor_maps
 from hgemm.triton_kernels.specialized_configs import MOST_PARTS
 from hgemm.triton_kernels.tensor_maps import MOST_KEPT, TensorMaps
 
 __all__ = ["fresh"]
 PLAIN = LARGEST.removesuffix("_tail")
-FILL = "fill_tma_descriptor" if triton.__version__.startswith("3.6.") else "fill_tma_descriptor_tiled"
-ENCODED: list[tuple[Any, ...]] = []
-
-
-def encode(*arguments: Any) -> tuple[Any, ...]:
-    """Stands for Triton's C function. Its tensor map is whatever it is made of."""
-    ENCODED.append(arguments)
-    return ("tensor map", *arguments)
 
 
 @pytest.fixture(autouse=True)
-def driver_that_encodes(c_function: None, fresh: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    ENCODED.clear()
-    monkeypatch.setattr(RECORD, "utils", SimpleNamespace(**vars(RECORD.utils), **{FILL: encode}))
-
-
-def plain(value: Any, known: set[int]) -> Any:
-    """Arguments as the C function understands them: sequences alike, tensors by address, and memory by that name."""
-    if isinstance(value, (tuple, list)):
-        return [plain(each, known) for each in value]
-    address = value.data_ptr() if isinstance(value, torch.Tensor) else value
-    return "memory of its own" if type(address) is int and address > 2**33 and address not in known else address
+def driver_that_encodes(c_function: None, fresh: None) -> None:  # noqa: F811
+    pass
 
 
 def by_tensor_and_by_address(config: str, tensors: tuple[torch.Tensor, ...]) -> tuple[list[Any], list[Any]]:
     addresses = [tensor.data_ptr() for tensor in tensors]
     CALLS.clear()
     specialized.launch(*tensors, config)
-    by_tensor = plain(CALLS, set(addresses))
+    by_tensor = plain(CALLS, tensors)
     launch = bound(config, tensors)
     launch(*addresses)
-    return by_tensor, plain(CALLS, set(addresses))
+    return by_tensor, plain(CALLS, tensors)
 
 
 def bound(config: str, tensors: tuple[torch.Tensor, ...]) -> Callable[[int, int, int], None]:
@@ -113,11 +96,6 @@ def test_an_address_is_encoded_once_and_each_operand_by_itself() -> None:
         assert [(arguments[0], arguments[5]) for arguments in ENCODED] == [(addresses[i], shapes[i]) for i in asked]
         passed = [x[1] for x in arguments_of(CALLS[0]) if isinstance(x, tuple) and x[0] == "tensor map"]
         assert passed == list(addresses)
-
-
-def arguments_of(call: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Those of the kernel, which Triton 3.6 has after the others, and later ones in the last."""
-    return call[-1] if isinstance(call[-1], (tuple, list)) else call
 
 
 def maps(encode: Callable[..., Any] = encode) -> TensorMaps:
@@ -254,12 +232,12 @@ def test_what_is_not_known_is_left_to_triton(why: str, config: str, monkeypatch:
         assert launch is None  # what adds by address is not known there either
         return
     assert launch is not None
-    copied = host_descriptors.copy.copy
-    monkeypatch.setattr(host_descriptors, "copy", SimpleNamespace(copy=lambda x: encodes_itself.append(x) or copied(x)))
+    copied = descriptors.copy.copy
+    monkeypatch.setattr(descriptors, "copy", SimpleNamespace(copy=lambda x: encodes_itself.append(x) or copied(x)))
     CALLS.clear()
     launch(*(tensor.data_ptr() for tensor in tensors))
     assert len(encodes_itself) == 3
-    by_address = plain(CALLS, {tensor.data_ptr() for tensor in tensors})
+    by_address = plain(CALLS, tensors)
     CALLS.clear()
     specialized.launch(*tensors, config)
-    assert by_address == plain(CALLS, {tensor.data_ptr() for tensor in tensors})
+    assert by_address == plain(CALLS, tensors)

@@ -6,9 +6,10 @@ import importlib
 import re
 import subprocess
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,13 +26,14 @@ POINTERS = ("a", "b", "c")
 
 @dataclass(frozen=True)
 class Compiled:
-    """``shared_bytes`` and ``threads`` a block; ``registers`` and ``stack_bytes`` a thread; ``spill_loads``: the
-    instructions that read back what did not fit the registers. A stack without them is no spill: the ptxas of Triton
-    3.6 writes a constant to 8 bytes of it that nothing reads."""
+    """``shared_bytes`` and ``threads`` a block; ``scratch_bytes``: global memory a program; ``registers`` and
+    ``stack_bytes`` a thread; ``spill_loads``: the instructions that read back what did not fit the registers. A stack
+    without them is no spill: the ptxas of Triton 3.6 writes a constant to 8 bytes of it that nothing reads."""
 
     ptx: str
     sass: str
     shared_bytes: int
+    scratch_bytes: int
     registers: int
     stack_bytes: int
     spill_loads: int
@@ -47,13 +49,15 @@ def compile_ahead(
     wide: Collection[str] = (),
     layout: str = "nn",
     batched: bool = False,
+    on_host: bool = True,
     contiguous: bool = True,
 ) -> Compiled:
     """What Triton makes of a configuration for ``target``, a compute capability as 10 major + minor.
 
     ``aligned``: for bases, strides and rows that allow 16-byte copies; only ``triton_pointer`` also takes others.
     ``wide``: the numbers among the kernel's arguments that are 64-bit, as they are in a launch from 2^31 on.
-    ``layout``: letters for A and B as in ``Problem.layout``. ``contiguous``: stored rows have neighbouring elements.
+    ``layout``: letters for A and B as in ``Problem.layout``. ``on_host``: the host makes the descriptors, of kernels
+    that take them and what is no batch. ``contiguous``: stored rows have neighbouring elements.
     Raises RuntimeError if TRITON_INTERPRET is set, because then nothing compiles in this process, and whatever Triton
     raises if it cannot compile.
     """
@@ -70,12 +74,14 @@ def compile_ahead(
     specialized = is_specialized(config)
     options_of = specialized_options if specialized else ring_options if kernel.is_gluon() else launch_options
     options = options_of(config)
+    described = on_host and not batched and "HOST_DESCRIPTORS" in kernel.arg_names
     known = {
         "PERSISTENT": False,
         "PARTS": 1,
         "ALIGNMENT": VECTOR_ELEMENTS if aligned else 1,
         "CONTIGUOUS": contiguous,
         "BATCHED": batched,
+        "HOST_DESCRIPTORS": described,
         "A_LAYOUT": layout[0],
         "B_LAYOUT": layout[1],
         **options,
@@ -87,6 +93,7 @@ def compile_ahead(
         **dict.fromkeys(wide, "i64"),
         **(_descriptors(config, layout, dtype) if specialized else dict.fromkeys(POINTERS, f"*{DTYPE_NAMES[dtype]}")),
         **({"c": "*fp32"} if options.get("PARTS", 1) > 1 else {}),
+        **(_tile_descriptors(options, layout, dtype) if described else {}),
         **({"sums": "*fp32"} if options.get("SHARED") else {}),
         **dict.fromkeys(constants, "constexpr"),
     }
@@ -105,6 +112,7 @@ def compile_ahead(
         ptx=compiled.asm["ptx"],
         sass=sass,
         shared_bytes=compiled.metadata.shared,
+        scratch_bytes=compiled.metadata.global_scratch_size,
         registers=usage["REG"],
         stack_bytes=usage["STACK"] + usage["LOCAL"],
         spill_loads=len(re.findall(r"\bLDL\b", sass)),
@@ -119,6 +127,16 @@ def _descriptors(config: str, layout: str, dtype: torch.dtype) -> dict[str, str]
     return {
         f"{name}_matrix": f"tensordesc<{DTYPE_NAMES[dtype]}[{rows}, {columns}],{SWIZZLED!r}>"
         for name, (rows, columns) in zip(POINTERS, blocks(config, *layout), strict=True)
+    }
+
+
+def _tile_descriptors(options: Mapping[str, Any], layout: str, dtype: torch.dtype) -> dict[str, str]:
+    """The same for a kernel whose HOST_DESCRIPTORS is set."""
+    from hgemm.triton_kernels.descriptors import tile_blocks
+
+    return {
+        name: f"tensordesc<{DTYPE_NAMES[dtype]}[{rows}, {columns}]>"
+        for name, (rows, columns) in zip(POINTERS, tile_blocks(options, *layout), strict=False)
     }
 
 

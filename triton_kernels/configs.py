@@ -31,7 +31,7 @@ FEWEST_ROWS = 64
 @dataclass(frozen=True, eq=False)
 class KernelConfig:
     """``shared_bytes``: target -> bytes a block; a target is a compute capability as 10 major + minor.
-    ``targets``: those it is meant for, where it neither spills nor asks for more shared memory than there is."""
+    ``targets``: those it is meant for, where its loop does not spill, and it fits the shared memory that there is."""
 
     config: Config
     shared_bytes: Mapping[int, int]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from hgemm.backends import LaunchAt
 from hgemm.config import Config
 from hgemm.problem import Problem
 from hgemm.triton_kernels import launcher
+from hgemm.triton_kernels.descriptors import Descriptors
 from hgemm.triton_kernels.launcher import Launcher, Pointer, workspace
 from hgemm.triton_kernels.shared_tiles import addition
 from hgemm.triton_kernels.specialized_configs import blocks, sharing_of, specialized_options
@@ -27,11 +27,7 @@ SWIZZLED = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2
 
 
 class Launch:
-    """The launches of one kind of product: only the addresses change.
-
-    A descriptor is made once, and then copied with another tensor: making it anew checks again what
-    ``problem.vector_rule`` has checked.
-    """
+    """The launches of one kind of product: only the addresses change."""
 
     def __init__(self, kernel: Launcher, config: str, device: torch.device, dtype: torch.dtype, p: Arrangement) -> None:
         self._options = {"A_LAYOUT": p.a_layout, "B_LAYOUT": p.b_layout, **specialized_options(config)}
@@ -42,17 +38,10 @@ class Launch:
         form = (config, device, dtype, p.a_layout, p.b_layout)
         numbers = (p.M, p.N, p.K, *sharing)
         self._multiply = launcher.Launch(kernel, form, min(programs, sharing.items(tiles)), numbers, self._options)
-        stored = (
-            ((p.M, p.K) if p.a_layout == "n" else (p.K, p.M), p.stride_a),
-            ((p.K, p.N) if p.b_layout == "n" else (p.N, p.K), p.stride_b),
-            ((p.M, p.N), p.stride_c),
-        )
-        self._described = tuple(
-            (list(shape), [stride, 1], list(block))
-            for (shape, stride), block in zip(stored, blocks(config, p.a_layout, p.b_layout), strict=True)
+        self._described = Descriptors(
+            functools.partial(TensorDescriptor, layout=SWIZZLED), dtype, p, blocks(config, p.a_layout, p.b_layout)
         )
         self._device, self._dtype = device, dtype
-        self._templates: tuple[TensorDescriptor, ...] = ()
         self._places = (tiles - sharing.whole) * sharing.parts
         self._workspace = (self._places, block_m, block_n)
         # A kernel that can share tiles is given a workspace even where it has none to share, and then leaves it alone.
@@ -64,17 +53,17 @@ class Launch:
         """Launches on the current device, that of the tensors, and its current stream. A workspace is of torch's
         allocator: its next owner on that stream comes after the addition."""
         if self._addition is None:
-            self._multiply(*self._descriptors(a, b, out), self._sums)
+            self._multiply(*self._described.of(a, b, out), self._sums)
             return
         sums = torch.empty(self._workspace, dtype=torch.float32, device=self._device)
-        self._multiply(*self._descriptors(a, b, out), sums)
+        self._multiply(*self._described.of(a, b, out), sums)
         self._addition(sums, out)
 
     def bind(self) -> LaunchAt | None:
         """The same with the tensors' addresses: compiled now. None where Triton keeps nothing, or adds by another
         path."""
         operand, sums = Pointer(self._dtype), Pointer(torch.float32)
-        described = self._descriptors(operand, operand, operand)
+        described = self._described.of(operand, operand, operand)
         multiply = self._multiply.bind(self._device, *described, sums if self._options["SHARED"] else None)
         if multiply is None and self._multiply.kept:
             multiply = self._multiply_by_descriptors
@@ -97,17 +86,7 @@ class Launch:
 
     def _multiply_by_descriptors(self, a: int, b: int, c: int, sums: int | None) -> None:
         """In a Triton whose C function is not known."""
-        self._multiply(*self._descriptors(Address(a), Address(b), Address(c)), self._sums if sums is None else sums)
-
-    def _descriptors(self, *bases: Any) -> list[TensorDescriptor]:
-        if not self._templates:
-            self._templates = tuple(
-                TensorDescriptor(Pointer(self._dtype), *described, SWIZZLED) for described in self._described
-            )
-        descriptors = [copy.copy(template) for template in self._templates]
-        for descriptor, base in zip(descriptors, bases, strict=True):
-            descriptor.base = base
-        return descriptors
+        self._multiply(*self._described.of(Address(a), Address(b), Address(c)), self._sums if sums is None else sums)
 
 
 @dataclass(frozen=True)

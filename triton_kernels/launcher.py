@@ -170,8 +170,8 @@ class Launch:
         form, is to be current now and in each call. None where ``Launcher.compiled`` returns it, and in a Triton
         whose C function this module does not know. Raises what ``Launcher.compiled`` does.
 
-        An operand is a Pointer, None, or of the first three a TensorDescriptor: what it says of the tensor is kept, and
-        the address changes."""
+        An operand is a Pointer or None. The first two or three may be TensorDescriptors: what these say of the tensor
+        is kept, and the address changes."""
         arguments, grid = (*operands, *self._numbers), (self._programs, 1, 1)
         self._compiled = compiled = self._launcher.compiled(self._form, grid, arguments, self._options)
         if compiled is None or (order := _order(compiled.run)) is None:

@@ -27,9 +27,9 @@ class TensorMaps(dict[int, tuple[Any, ...]]):
     the oldest makes room for it; the C function copies what it is given. Threads may ask at the same time."""
 
     def __init__(self, encode: Callable[..., Any], descriptor: Any, expected: dict[str, Any]) -> None:
-        """``encode``: Triton's function. ``descriptor``: a Gluon TensorDescriptor of 16-bit elements, whose tensor may
-        be another. ``expected``: what tensordesc_meta says of it. Raises what is raised if Triton means something
-        else by these."""
+        """``encode``: Triton's function. ``descriptor``: a TensorDescriptor, Triton's or Gluon's, of 16-bit elements,
+        whose tensor may be another. ``expected``: what tensordesc_meta says of it. Raises what is raised if Triton
+        means something else by these."""
         from triton.backends.nvidia.driver import TMA_DTYPE_DEVICE_TO_HOST
 
         super().__init__()
@@ -61,12 +61,15 @@ class Entry(NamedTuple):
 
 
 def entry(kernel: Any, utils: Any, descriptors: Sequence[Any]) -> Entry:
-    """That of a CompiledKernel whose first arguments are three TensorDescriptors, and no others are. ``utils``: the
-    driver's. Raises what is raised if this Triton is not as the module has it."""
+    """That of a CompiledKernel whose first two or three arguments are TensorDescriptors, and no others are.
+    ``utils``: the driver's. Raises what is raised if this Triton is not as the module has it."""
     c_launch = inspect.getclosurevars(kernel.run.launch).nonlocals["launcher"]
     encode = getattr(utils, "fill_tma_descriptor", None) or utils.fill_tma_descriptor_tiled
-    of_a, of_b, of_c = (
+    of_a, of_b, *of_others = (
         TensorMaps(encode, descriptor, expected)
         for descriptor, expected in zip(descriptors, kernel.metadata.tensordesc_meta, strict=True)
     )
+    if not of_others:
+        return Entry(c_launch, lambda a, b, *others: (*of_a[a], *of_b[b], *others))
+    (of_c,) = of_others
     return Entry(c_launch, lambda a, b, c, *others: (*of_a[a], *of_b[b], *of_c[c], *others))

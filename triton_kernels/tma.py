@@ -1,4 +1,7 @@
-"""C = A B with tensor descriptors made on the device: TMA loads and stores, the twin of ``cuda_kernels/tma.cuh``.
+"""C = A B with tensor descriptors: TMA loads and stores, the twin of ``cuda_kernels/tma.cuh``.
+
+The host makes the descriptors of a product that is no batch, see ``descriptors``; else each program makes its own, in
+global memory, and waits until the copy engine can read them.
 
 Constraints: fp16 or bf16 operands, each row- or column-major; any M, N, K and number of batches from 1. The first
 element, the stored rows and the matrices of a batch lie on 16 bytes, and a stored row of C ends there, which no device
@@ -14,7 +17,7 @@ Split-K: with few tiles and a long K, each part of K has programs of its own, wh
 import contextvars
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +29,7 @@ from hgemm.arrangement import Arrangement, arrange, arrange_problem
 from hgemm.backends import LaunchAt
 from hgemm.problem import Problem
 from hgemm.triton_kernels.configs import launch_options
+from hgemm.triton_kernels.descriptors import Descriptors, for_tiles
 from hgemm.triton_kernels.launcher import Launch, Launcher, Pointer
 
 # Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
@@ -65,6 +69,7 @@ def matmul_tma(
     GROUP_M: tl.constexpr,
     PERSISTENT: tl.constexpr = False,
     PARTS: tl.constexpr = 1,  # of K; more than 1 only without PERSISTENT
+    HOST_DESCRIPTORS: tl.constexpr = False,  # a, b and c, but not a workspace, are descriptors; only without BATCHED
 ):
     tiles_m, tiles_n = tile_count(M, BLOCK_M), tile_count(N, BLOCK_N)
     tiles = tiles_m * tiles_n
@@ -82,7 +87,7 @@ def matmul_tma(
             accumulator = _product(
                 a_descriptor, b_descriptor, m, n, first, steps, A_LAYOUT, B_LAYOUT, BLOCK_M, BLOCK_N, BLOCK_K
             )
-            c_descriptor.store([m, n], rounded(accumulator, c.dtype.element_ty))
+            c_descriptor.store([m, n], rounded(accumulator, c_descriptor.dtype))
     else:
         if PARTS > 1:
             allow_next_kernel()
@@ -96,10 +101,16 @@ def matmul_tma(
             b += batch * batch_b
             if PARTS == 1:
                 c += batch * batch_c
-        a_descriptor = _describe(a, M, K, stride_a, A_LAYOUT, BLOCK_M, BLOCK_K)
-        b_descriptor = _describe(b, K, N, stride_b, B_LAYOUT, BLOCK_K, BLOCK_N)
-        if PARTS == 1:
-            c_descriptor = _describe(c, M, N, stride_c, "n", BLOCK_M, BLOCK_N)
+        if HOST_DESCRIPTORS:
+            a_descriptor = a
+            b_descriptor = b
+            if PARTS == 1:
+                c_descriptor = c
+        else:
+            a_descriptor = _describe(a, M, K, stride_a, A_LAYOUT, BLOCK_M, BLOCK_K)
+            b_descriptor = _describe(b, K, N, stride_b, B_LAYOUT, BLOCK_K, BLOCK_N)
+            if PARTS == 1:
+                c_descriptor = _describe(c, M, N, stride_c, "n", BLOCK_M, BLOCK_N)
         if PERSISTENT:
             # Flattened into the loop over K, the tiles are one software pipeline: loads of the next begin while this
             # one is multiplied and stored. The store finds its tile anew, so that it belongs to the end of an
@@ -112,7 +123,7 @@ def matmul_tma(
                 )
                 stored += programs
                 m, n = _origin(stored, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
-                c_descriptor.store([m, n], rounded(accumulator, c.dtype.element_ty))
+                c_descriptor.store([m, n], rounded(accumulator, c_descriptor.dtype))
         else:
             m, n = _origin(program, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP_M)
             accumulator = _product(
@@ -121,7 +132,7 @@ def matmul_tma(
             if PARTS > 1:
                 store_part(accumulator, c, matrix, M, N, m, n, BLOCK_M, BLOCK_N)
             else:
-                c_descriptor.store([m, n], rounded(accumulator, c.dtype.element_ty))
+                c_descriptor.store([m, n], rounded(accumulator, c_descriptor.dtype))
 
 
 @triton.jit
@@ -194,17 +205,22 @@ def launch_by(
     plan = _plan(launcher, options_of, config, a.device, a.dtype, *operands)
     if plan.swapped:
         a, b = b, a
-    # The descriptors lie in scratch memory that Triton asks of the allocator in the current context. Ours is set in a
-    # copy of that context: it works in any thread, and the caller's own allocator stays as it is.
+    # Descriptors that programs make lie in scratch memory, which Triton asks of the allocator in the current context.
+    # Ours is set in a copy of that context: it works in any thread, and the caller's own allocator stays as it is.
     contextvars.copy_context().run(_launch_with_scratch, plan, a, b, out)
 
 
 class _Plan(NamedTuple):
     launch: Launch
     swapped: bool
+    descriptors: Descriptors | None  # where the host makes them
     allocate: Callable[[int, int, int | None], Tensor]
     workspace: tuple[int, ...]  # its shape, if K is split
     addition: Launch | None  # what then adds the parts
+
+    def arguments(self, a: Any, b: Any, c: Any) -> Sequence[Any]:
+        """What the kernel is given for A, B and C, or for a workspace in the place of C."""
+        return (a, b, c) if self.descriptors is None else self.descriptors.of(a, b, c)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -220,6 +236,9 @@ def _arranged(
 ) -> _Plan:
     options = {"A_LAYOUT": p.a_layout, "B_LAYOUT": p.b_layout, "BATCHED": p.batches > 1, **options_of(config)}
     parts = options.get("PARTS", 1)
+    descriptors = for_tiles(launcher.kernel, dtype, p, options)
+    if descriptors is not None:
+        options["HOST_DESCRIPTORS"] = True
     programs = -(-p.M // options["BLOCK_M"]) * -(-p.N // options["BLOCK_N"]) * p.batches * parts
     if "PERSISTENT" in options:
         programs = min(programs, _resident_programs(device))
@@ -238,6 +257,7 @@ def _arranged(
     return _Plan(
         Launch(launcher, form, programs, numbers, options),
         p.swapped,
+        descriptors,
         allocate,
         (parts, p.batches, p.M, p.N),
         addition(device, dtype, p.M, p.N, p.batches, p.stride_c, p.batch_c, parts) if parts > 1 else None,
@@ -255,7 +275,8 @@ def bind_by(launcher: Launcher, problem: Problem, config: str, options_of: Optio
     device, dtype = problem.device, problem.dtype
     plan = _arranged(launcher, options_of, config, device, dtype, arrange_problem(problem))
     operand, sum_ = Pointer(dtype), Pointer(torch.float32)
-    launch = plan.launch.bind(device, operand, operand, operand if plan.addition is None else sum_)
+    arguments = plan.arguments(operand, operand, operand if plan.addition is None else sum_)
+    launch = plan.launch.bind(device, *arguments)
     if launch is None:
         return None
     if plan.addition is None:
@@ -283,9 +304,9 @@ def _resident_programs(device: torch.device) -> int:
 def _launch_with_scratch(plan: _Plan, a: Tensor, b: Tensor, out: Tensor) -> None:
     triton.set_allocator(plan.allocate)
     if plan.addition is None:
-        plan.launch(a, b, out)
+        plan.launch(*plan.arguments(a, b, out))
         return
     # Of torch's allocator too: its next owner on this stream comes after the addition.
     sums = torch.empty(plan.workspace, dtype=torch.float32, device=out.device)
-    plan.launch(a, b, sums)
+    plan.launch(*plan.arguments(a, b, sums))
     plan.addition(sums, out)
