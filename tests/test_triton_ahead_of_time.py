@@ -27,9 +27,9 @@ CONFIGS = [
 ]
 STUDIED = (90, 120)
 
-# Those whose descriptors the host makes. Without code for that, ptxas at times wants one more block to fit, and puts
+# That whose descriptors the host makes. Without code for that, ptxas at times wants one more block to fit, and puts
 # registers aside before the loop until after it.
-DESCRIBED = (TMA, MMA_SYNC)
+DESCRIBED = (TMA,)
 MOST_PUT_ASIDE = 4
 
 compiled_ones: dict[tuple[Family, str, torch.dtype, int, bool], Compiled] = {}

@@ -21,14 +21,14 @@ from hgemm.problem import LAYOUTS, Problem
 from hgemm.reference import exact_integers
 from hgemm.triton_kernels import descriptors, launcher, tensor_maps, tma
 from hgemm.triton_kernels.compile_ahead import compile_ahead
-from hgemm.triton_kernels.configs import MMA_SYNC, TMA, Family
+from hgemm.triton_kernels.configs import TMA, Family
 from hgemm.triton_kernels.specialized_configs import is_specialized
 
 __all__ = ["c_function", "compilations", "hopper"]  # fixtures
 WHOLE, SPLIT = "16x64x128_s5_w16x16", "16x64x128_s5_w16x16_split4"
 PLAIN = [
     (family, entry.config.name)
-    for family in (TMA, MMA_SYNC)
+    for family in (TMA,)
     for entry in family.configs
     if not is_specialized(entry.config.name)
 ]
