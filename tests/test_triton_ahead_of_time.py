@@ -27,9 +27,9 @@ CONFIGS = [
 ]
 STUDIED = (90, 120)
 
-# Those whose descriptors the host makes. Without code for that, ptxas at times wants one more block to fit, and puts
+# That whose descriptors the host makes. Without code for that, ptxas at times wants one more block to fit, and puts
 # registers aside before the loop until after it.
-DESCRIBED = (TMA, MMA_SYNC)
+DESCRIBED = (TMA,)
 MOST_PUT_ASIDE = 4
 
 compiled_ones: dict[tuple[Family, str, torch.dtype, int, bool], Compiled] = {}
@@ -64,6 +64,15 @@ def named(value: object) -> str:
     return value.name if isinstance(value, Family) else str(value).removeprefix("torch.")
 
 
+def loop_of(made: Compiled) -> dict[str, int]:
+    """How often each instruction that ``main_loop`` counts stands in the loop over K. Triton 3.6 disassembles code for
+    sm_120 with notes on its schedule."""
+    loop = main_loop(re.sub(r"\s[?&][^\s;]+", "", made.sass))
+    assert loop is not None
+    assert loop.products > 0
+    return dict(loop.counts)
+
+
 @pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
 @pytest.mark.parametrize("target", STUDIED)
 @pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
@@ -76,10 +85,7 @@ def test_a_configuration_fits_where_it_is_meant_to_run(
         return
     made = compiled(family, config, dtype, target)
     assert made.spill_loads <= (MOST_PUT_ASIDE if family in DESCRIBED else 0)
-    loop = main_loop(made.sass)
-    assert loop is not None
-    assert loop.products > 0
-    assert "LDL" not in loop.counts
+    assert "LDL" not in loop_of(made)
     assert made.shared_bytes <= entry.shared_bytes[target] <= limit(target)
     assert made.registers * entry.config.threads <= 65_536
 

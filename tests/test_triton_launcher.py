@@ -206,7 +206,7 @@ def test_arguments_reach_the_kernel_in_its_order(module: Any, config: str) -> No
         assert len(launch.arguments) == len(kernel.arg_names)
         assert all(value is None for value in launch.arguments[13:])  # constants
         assert launch.stream == STREAM
-        assert (launch.scratch is None) == (module is not gluon)  # for descriptors that programs make
+        assert (launch.scratch is None) == (module is tma)  # for descriptors that programs make
     assert kernel.arg_names[12:14] == ["batch_c", "A_LAYOUT"]
     assert first.grid == (4, 1, 1)
     assert [getattr(each, "base", each) for each in first.arguments[:3]] == [a, b, out]

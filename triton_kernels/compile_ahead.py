@@ -15,7 +15,7 @@ import torch
 
 from hgemm.config import THREADS_PER_WARP
 from hgemm.problem import VECTOR_BYTES, VECTOR_ELEMENTS
-from hgemm.triton_kernels.configs import Family, launch_options, ring_options
+from hgemm.triton_kernels.configs import MMA_SYNC, Family, launch_options, ring_options
 from hgemm.triton_kernels.interpreter import language_lock
 from hgemm.triton_kernels.launcher import compiler_environment
 from hgemm.triton_kernels.specialized_configs import blocks, is_specialized, specialized_options
@@ -74,7 +74,7 @@ def compile_ahead(
     specialized = is_specialized(config)
     options_of = specialized_options if specialized else ring_options if kernel.is_gluon() else launch_options
     options = options_of(config)
-    described = on_host and not batched and "HOST_DESCRIPTORS" in kernel.arg_names
+    described = on_host and not batched and family is not MMA_SYNC and "HOST_DESCRIPTORS" in kernel.arg_names
     known = {
         "PERSISTENT": False,
         "PARTS": 1,

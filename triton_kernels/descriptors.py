@@ -61,8 +61,9 @@ def tile_blocks(options: Mapping[str, Any], a_layout: str, b_layout: str) -> tup
 
 def for_tiles(kernel: Any, dtype: torch.dtype, p: Arrangement, options: Mapping[str, Any]) -> Descriptors | None:
     """What ``kernel`` is given if its HOST_DESCRIPTORS says so; None where its programs make their descriptors: for a
-    batch, in the interpreter, and in a kernel that has no such constant."""
+    batch, in the interpreter, where ``options`` say so, and in a kernel that has no such constant."""
     takes_them = isinstance(kernel, triton.JITFunction) and "HOST_DESCRIPTORS" in kernel.arg_names
-    if not (MADE_ON_HOST and takes_them and p.batches == 1):
+    wanted = MADE_ON_HOST and options.get("HOST_DESCRIPTORS", True)
+    if not (wanted and takes_them and p.batches == 1):
         return None
     return Descriptors(TensorDescriptor, dtype, p, tile_blocks(options, p.a_layout, p.b_layout))
