@@ -96,7 +96,7 @@ def default_config(family: Family, device: DeviceLimits, problem: Problem) -> Ke
     expects to be so, of those that fit the device; the one that needs the least shared memory, where none does."""
     rates = devices.rates(device.name, device.capability, device.multiprocessors)
     size = Size.of(problem)
-    known = measured.configuration(rates.title, family.backend, problem)
+    known = measured.configuration(rates.title, family.backend, size)
     for kernel in family.configs:
         if kernel.name == known and config_limit(kernel, device) is None:
             return kernel

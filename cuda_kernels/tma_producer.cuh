@@ -38,7 +38,8 @@ struct TmaProducerGemm {
 
 template <class T, class Config>
 HGEMM_KERNEL((TmaProducerGemm<T, Config>::THREADS), 1)
-tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map, const int K,
+tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map,
+                  const int k_tiles,
                   const HGEMM_GRID_CONSTANT typename TmaProducerGemm<T, Config>::Epilogue::Destination c,
                   const bool a_batched, const bool b_batched, const uint32_t c_tiles) {
   using Gemm = TmaProducerGemm<T, Config>;
@@ -46,7 +47,6 @@ tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   const uint32_t warp = ptx::warp_index();
   const uint32_t staging = ptx::shared_base() + Ring::BYTES;
   const Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES);
-  const int k_tiles = tiles(K, Config::TILE_K);
   if (warp == 0 && ptx::elect_one()) ring.init();
   ptx::barrier_sync();  // the mbarriers are initialised for everyone, and the last barrier of the whole block
 
@@ -96,7 +96,8 @@ const char* TmaProducerGemm<T, Config>::launch(const HgemmProblem& p, void*, voi
   if (Config::PERSISTENT)
     if (const char* error = resident_blocks<kernel>(THREADS, SHARED_BYTES, &blocks)) return error;
   return hgemm::launch<kernel>(blocks < c_tiles ? blocks : c_tiles, THREADS, SHARED_BYTES, stream, a_map, b_map,
-                               static_cast<int>(p.K), c, p.a_batch_stride != 0, p.b_batch_stride != 0, c_tiles);
+                               static_cast<int>(tiles(p.K, Config::TILE_K)), c, p.a_batch_stride != 0,
+                               p.b_batch_stride != 0, c_tiles);
 }
 
 template <class T, class Config>

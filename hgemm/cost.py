@@ -42,8 +42,9 @@ FEEDING, OVERLAP = 8.0, 3.0
 FILLING_CLOCKS = 1000
 
 # What adding the sums of parts of K takes beyond writing and reading them: a second kernel, or that the blocks of a
-# cluster meet twice, which is an assumption.
-ADDITION_SECONDS, MEETING_SECONDS = 2e-6, 1e-6
+# cluster meet twice, which is an assumption. Multiprocessors read each other's memory at half the rate of L2: with that
+# the fit chooses best.
+ADDITION_SECONDS, MEETING_SECONDS, EXCHANGE = 2e-6, 1e-6, 2.0
 
 # As in cuda_kernels/tail.cuh: tiles of K that sharing out the last wave costs, and the fewest of a block.
 TAIL_COST, TAIL_LEAST_SHARE = 8, 4
@@ -212,7 +213,10 @@ def predict(kernel: Kernel, size: Size, device: Rates, known: Known) -> Predicti
     seconds = traits.launch * 1e-6 + either(tensor, memory, OVERLAP)
     if cut:
         sums = 8 * size.batch * size.M * size.N * config.parts if config.parts > 1 else 0  # fp32, written and read
-        seconds += sums / l2 + (MEETING_SECONDS if kernel.adds_in_cluster else ADDITION_SECONDS)
+        if kernel.adds_in_cluster:
+            seconds += EXCHANGE * sums / l2 + MEETING_SECONDS
+        else:
+            seconds += sums / l2 + ADDITION_SECONDS
     waves = blocks / slots
     return Prediction(kernel, seconds * known.doubt, tensor, memory, waves, slots, steps, device.title, known.like)
 

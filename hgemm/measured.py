@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from hgemm.cost import Size
 from hgemm.problem import Problem
 
 NEAR = 2.0  # a case speaks for sizes within this factor of its own, in each of M, N and K
@@ -46,13 +47,13 @@ def exact(device: str, problem: Problem) -> Case | None:
     return None
 
 
-def configuration(device: str, backend: str, problem: Problem) -> str | None:
+def configuration(device: str, backend: str, size: Size) -> str | None:
     """The configuration of ``backend`` that was its quickest in this very product, of all of them that were timed on a
     device of this name; None if there is no such measurement. One in bf16 speaks for fp16 too: the bytes and the rate
     are the same."""
-    if problem.batch or problem.out.letter != "n":
+    if size.batch > 1:
         return None
-    return _configurations(device).get((problem.M, problem.N, problem.K, problem.layout), {}).get(backend)
+    return _configurations(device).get((size.M, size.N, size.K, size.layout), {}).get(backend)
 
 
 def nearest(problem: Problem, cases: Iterable[Case]) -> Case | None:

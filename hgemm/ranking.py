@@ -4,14 +4,14 @@ A table is made from files of results by a rule, and by nothing else:
 
     python -m hgemm.ranking --json plots/results/h200-squares.json > hgemm/tables/h200-squares.json
     python -m hgemm.ranking --json plots/results/h200-llm.json > hgemm/tables/h200-llm.json
-    python -m hgemm.ranking --configurations --json plots/results/configurations/*.json \\
-        > hgemm/tables/h200-configurations.json
+    cd plots/results && python -m hgemm.ranking --configurations --json h200-llm.json h200-squares.json \\
+        h200-squares-again.json configurations/*.json > ../../hgemm/tables/h200-configurations.json
 
 The rule. For each case, the contestants are ordered by the median of their times. Left out are backends that do not
 promise one rounding of an fp32 sum (``Properties.exact_integers``: torch and cublas with the flags that torch starts
 with), and cublaslt where it was tuned, because ``matmul`` never tunes. With --configurations, of each backend of which
-several configurations were timed in a case, the quickest is kept. Times are compared as shares of torch's in the same
-run, so that those of several runs can be; what was timed again counts as it was the last time.
+several configurations were timed in a case, the quickest is kept. Of several runs the last counts, as shares of torch's
+time; what earlier ones alone timed is brought to its scale by what both did.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from hgemm.program import Parser, end_with
 
 SCHEMA = "hgemm-ranking"
 CONFIGURATIONS_SCHEMA = "hgemm-configurations"
+FEWEST_ROUNDS = 2
 _NAMED = ("M", "N", "K", "dtype", "layout")
 RESULTS = str(Path(__file__).parent / "results" / "h200-squares.json")
 
 
 def from_results(document: dict[str, Any], source: str) -> dict[str, Any]:
-    """The table of a file of results, by the rule above. Raises ValueError if the run is not complete."""
-    if not document["run"]["complete"]:
-        raise ValueError(f"{source} is not a complete run, so no ranking is made of it")
+    """The table of a file of results, by the rule above. Raises ValueError if no case of it was measured to its end."""
     eligible = {record.name for record in backends() if record.properties.exact_integers}
     if document["run"]["options"]["tune_cublaslt"]:
         eligible -= {"cublaslt"}
     if (mode := document["run"]["options"]["mode"]) != "rotating":
         raise ValueError(f"a ranking is made of device times with rotating operands, found mode {mode!r}")
+    cases = [case for case in document["cases"] if case.get("batch", 1) == 1 and _whole(case["rows"])]
+    if not cases:
+        raise ValueError(f"no case of {source} was measured to its end, so no ranking is made of it")
     return {
         "schema": SCHEMA,
         "device": document["env"]["gpu"],
         "source": source,
         "measured": document["run"]["utc"],
         "cases": [
-            {**{name: case[name] for name in _NAMED}, "ranking": _ranking(case["rows"], eligible)}
-            for case in document["cases"]
-            if case.get("batch", 1) == 1
+            {**{name: case[name] for name in _NAMED}, "ranking": _ranking(_whole(case["rows"]), eligible)}
+            for case in cases
         ],
     }
 
@@ -61,20 +62,21 @@ def configurations(documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if len(devices) != 1:
         raise ValueError(f"a table is of one device, found {', '.join(sorted(devices))}")
     found: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
-    for source, document in sorted(documents.items(), key=lambda item: str(item[1]["run"]["utc"])):
+    for source, document in sorted(documents.items(), key=lambda item: str(item[1]["run"]["utc"]), reverse=True):
         if (mode := document["run"]["options"]["mode"]) != "rotating":
             raise ValueError(f"{source}: a ranking is made of device times with rotating operands, found mode {mode!r}")
-        rounds = document["run"]["options"]["rounds"]
         for case in document["cases"]:
             if case.get("batch", 1) > 1:
                 continue
-            whole = [row for row in case["rows"] if row["timing"] and len(row["timing"]["samples_us"]) >= rounds]
-            timed = _ranking(whole, {row["backend"] for row in whole})
-            control = next((entry["us"] for entry in timed if entry["backend"] == TORCH), None)
+            whole = _whole(case["rows"])
+            timed: dict[str, dict[str, float]] = {}
+            for entry in _ranking(whole, {row["backend"] for row in whole}):
+                timed.setdefault(entry["backend"], {})[entry["config"] or ""] = entry["us"]
+            control = timed.pop(TORCH, {"": 0.0})[""]
             known = found.setdefault((case["M"], case["N"], case["K"], case["layout"]), {})
-            for entry in timed if control else ():
-                if entry["config"]:
-                    known.setdefault(entry["backend"], {})[entry["config"]] = round(entry["us"] / control, 4)
+            for backend, times in timed.items() if control else ():
+                if "" not in times:
+                    _add(known.setdefault(backend, {}), {config: us / control for config, us in times.items()})
     return {
         "schema": CONFIGURATIONS_SCHEMA,
         "device": devices.pop(),
@@ -87,9 +89,23 @@ def configurations(documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _whole(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those that were timed more than once: a run that is cut short leaves its last case with fewer rounds."""
+    return [row for row in rows if row["timing"] and len(row["timing"]["samples_us"]) >= FEWEST_ROUNDS]
+
+
+def _add(known: dict[str, float], earlier: dict[str, float]) -> None:
+    """Adds what an earlier run alone timed, on the scale of the later ones: shares of torch's time differ by a few
+    percent between two boards, and what both runs timed says by how much."""
+    both = [known[config] / earlier[config] for config in known.keys() & earlier.keys()]
+    scale = statistics.median(both) if both else 1.0
+    for config in earlier.keys() - known.keys():
+        known[config] = earlier[config] * scale
+
+
 def _quickest(backend: str, of_torch: dict[str, float]) -> dict[str, Any]:
     config = min(of_torch, key=lambda name: of_torch[name])
-    return {"backend": backend, "config": config, "of_torch": of_torch[config]}
+    return {"backend": backend, "config": config, "of_torch": round(of_torch[config], 4)}
 
 
 def _ranking(rows: list[dict[str, Any]], eligible: set[str]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from hgemm.bench.results import PACKAGED, ResultsError, packaged, read
 from hgemm.bench.schema import Results
 from hgemm.cost import Kernel, Size
 from hgemm.devices import Rates
+from hgemm.ranking import FEWEST_ROUNDS
 
 CONFIGURATIONS = PACKAGED / "configurations"  # of every configuration, and not what a user asks of a results file
 GPU = "NVIDIA H200"  # whose measurements the committed fit is of
@@ -67,8 +68,6 @@ def cases_of(results: Results, device: Rates) -> list[Case]:
     records = {record.name: record for record in backends() if record.kernels and record.properties.exact_integers}
     if results.run.options.get("tune_cublaslt"):
         records.pop("cublaslt", None)
-    rounds = results.run.options.get("rounds")
-    assert isinstance(rounds, int)
     found = []
     for case in results.cases:
         size = Size(case.M, case.N, case.K, case.batch, case.layout)
@@ -77,7 +76,7 @@ def cases_of(results: Results, device: Rates) -> list[Case]:
             record = records.get(row.backend)
             if row.role != "contestant" or row.timing is None or record is None or record.kernels is None:
                 continue
-            if len(row.timing.samples_us) < rounds:  # of a run that was cut short
+            if len(row.timing.samples_us) < FEWEST_ROUNDS:  # of a run that was cut short
                 continue
             kernel = next((k for k in record.kernels(device, size) if _config_name(k) == row.config), None)
             if kernel is not None:

@@ -14,6 +14,7 @@ import torch
 import hgemm
 from hgemm import cost, measured, ranking, select
 from hgemm.backends import Backend, backends
+from hgemm.cost import Size
 from hgemm.devices import rates
 from hgemm.problem import Problem, row_major_rule
 from hgemm.select import PREFERENCE, Choice, choose
@@ -102,17 +103,17 @@ def test_on_a_measured_gpu_the_fastest_that_takes_it(
     monkeypatch.setattr(select, "_device", lambda device: H200)
     document = json.loads((ROOT / "plots" / "results" / "h200-squares.json").read_text())
     name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
-    (rows,) = (case["rows"] for case in document["cases"] if case["dtype"] == name and case["M"] == 8192)
+    (rows,) = (case["rows"] for case in document["cases"] if case["dtype"] == name and case["M"] == 2048)
     medians = {
         (row["backend"], row["config"]): sorted(row["timing"]["samples_us"])[len(row["timing"]["samples_us"]) // 2]
         for row in rows
-        if row["role"] == "contestant" and row["backend"] not in ("torch", "cublas", "cublaslt")
+        if row["role"] == "contestant" and row["backend"] not in ("torch", "cublas")
     }
-    choice = choose(on_gpu(8192, 8192, 8192, dtype))
+    choice = choose(on_gpu(2048, 2048, 2048, dtype))
     assert (choice.backend, choice.config) == min(medians, key=lambda key: medians[key])
-    assert "on NVIDIA H200 at 8192x8192x8192" in choice.reason
+    assert "on NVIDIA H200 at 2048x2048x2048" in choice.reason
     gpu["triton"] = replace(gpu["triton"], accepts=lambda problem, config: "no Triton")
-    choice = choose(on_gpu(8192, 8192, 8192, dtype))
+    choice = choose(on_gpu(2048, 2048, 2048, dtype))
     others = {key: median for key, median in medians.items() if key[0] != "triton"}
     assert (choice.backend, choice.config) == min(others, key=lambda key: others[key])
 
@@ -150,7 +151,7 @@ def test_a_board_of_the_fitted_kind_is_predicted_with_its_own_rates(
 
 
 @pytest.mark.parametrize(
-    ("name", "case"), [("h200-squares.json", "8192x8192x8192 fp16"), ("h200-llm.json", "16x28672x4096 fp16")]
+    ("name", "case"), [("h200-squares.json", "2048x2048x2048 fp16"), ("h200-llm.json", "16x28672x4096 fp16")]
 )
 def test_the_committed_table_is_what_the_rule_makes(name: str, case: str, capsys: pytest.CaptureFixture[str]) -> None:
     source = str(ROOT / "plots" / "results" / name)
@@ -170,17 +171,23 @@ def test_committed_tables_name_what_there_is() -> None:
 
 
 def test_the_committed_configurations_are_what_the_rule_makes(capsys: pytest.CaptureFixture[str]) -> None:
-    sources = sorted((ROOT / "plots" / "results" / "configurations").glob("*.json"))
+    results = ROOT / "plots" / "results"
+    sources = [results / f"h200-{name}.json" for name in ("llm", "squares", "squares-again")]
+    sources += sorted((results / "configurations").glob("*.json"))
     assert ranking.main(["--configurations", "--json", *map(str, sources)]) == 0
     assert capsys.readouterr().out == (ROOT / "hgemm" / "tables" / "h200-configurations.json").read_text()
     assert ranking.main(["--configurations", *map(str, sources)]) == 0
     assert "4096x4096x4096 nt on NVIDIA H200" in capsys.readouterr().out
 
 
+def times(samples: list[float]) -> dict[str, Any]:
+    return {"samples_us": samples, "dropped": 0}
+
+
 def run_of(us: dict[tuple[str, str | None], list[float]], day: int = 1, mode: str = "rotating") -> dict[str, Any]:
     """What the rule reads of a file of results: a case of two rounds, with a row for each backend and configuration."""
     rows = [
-        {"backend": backend, "config": config, "role": "contestant", "status": "ok", "timing": {"samples_us": samples}}
+        {"backend": backend, "config": config, "role": "contestant", "status": "ok", "timing": times(samples)}
         for (backend, config), samples in us.items()
     ]
     return {
@@ -192,15 +199,19 @@ def run_of(us: dict[tuple[str, str | None], list[float]], day: int = 1, mode: st
 
 def test_of_each_backend_the_quickest_configuration_by_its_share_of_torchs_time() -> None:
     early = run_of({("torch", None): [1.0, 1.0], ("cuda_tma", "a"): [2.0, 2.0], ("cuda_tma", "b"): [3.0, 3.0]}, day=1)
-    # A slower board: b, which is quicker now, counts as it was the last time, and c is the quickest by its share.
-    late = run_of({("torch", None): [2.0, 2.0], ("cuda_tma", "b"): [5.0, 5.0], ("cuda_tma", "c"): [3.0, 3.0]}, day=2)
+    # On another board, or with another torch, b takes twice as long: so would a.
+    late = run_of({("torch", None): [1.0, 1.0], ("cuda_tma", "b"): [6.0, 6.0], ("cuda_tma", "c"): [4.5, 4.5]}, day=2)
     table = ranking.configurations({"early": early, "late": late})
-    quickest = {"backend": "cuda_tma", "config": "c", "of_torch": 1.5}
+    quickest = {"backend": "cuda_tma", "config": "a", "of_torch": 4.0}
     assert table["cases"] == [{"M": 8, "N": 16, "K": 32, "layout": "nn", "quickest": [quickest]}]
     assert [source["file"] for source in table["sources"]] == ["early", "late"]
     assert ranking.configurations({"late": late, "early": early})["cases"] == table["cases"]
-    again = run_of({("torch", None): [1.0, 1.0], ("cuda_tma", "c"): [4.0, 4.0]}, day=3)
-    (case,) = ranking.configurations({"again": again, "late": late, "early": early})["cases"]
+    # What was timed again counts as it was the last time; without anything in common, shares of torch's time do.
+    again = run_of({("torch", None): [2.0, 2.0], ("cuda_tma", "a"): [8.6, 8.6], ("cuda_tma", "c"): [9.0, 9.0]}, day=3)
+    (case,) = ranking.configurations({"again": again, "late": late})["cases"]
+    assert case["quickest"] == [{"backend": "cuda_tma", "config": "a", "of_torch": 4.3}]
+    apart = run_of({("torch", None): [2.0, 2.0], ("cuda_tma", "d"): [5.0, 5.0]}, day=3)
+    (case,) = ranking.configurations({"apart": apart, "early": early})["cases"]
     assert case["quickest"] == [{"backend": "cuda_tma", "config": "a", "of_torch": 2.0}]
     alone, cut_short = {("torch", None): [1.0, 1.0], ("triton", "c"): [5.0, 5.0]}, {("triton", "e"): [2.0]}
     assert ranking.configurations({"one": run_of(alone | cut_short), "none": run_of({})})["cases"] == []
@@ -211,21 +222,18 @@ def test_of_each_backend_the_quickest_configuration_by_its_share_of_torchs_time(
 
 
 def test_a_backends_own_default_follows_the_table_in_this_very_product() -> None:
-    x, w = (torch.empty(4096, 4096, dtype=torch.float16, device="meta") for _ in "xw")
     table = json.loads((ROOT / "hgemm" / "tables" / "h200-configurations.json").read_text())
     (case,) = (c for c in table["cases"] if (c["M"], c["N"], c["K"], c["layout"]) == (4096, 4096, 4096, "nt"))
-    problem = Problem.from_tensors(x, w.t())
+    size = Size(4096, 4096, 4096, layout="nt")
     for entry in case["quickest"]:
-        assert measured.configuration("NVIDIA H200", entry["backend"], problem) == entry["config"]
-    assert measured.configuration("NVIDIA H100", "triton", problem) is None
-    assert measured.configuration("NVIDIA H200", "triton", Problem.from_tensors(x.t(), w)) is None
-    assert measured.configuration("NVIDIA H200", "triton", replace(problem, batch=(2,))) is None
-    transposed = Problem.from_tensors(x, w.t(), torch.empty_like(x).t())
-    assert measured.configuration("NVIDIA H200", "triton", transposed) is None
+        assert measured.configuration("NVIDIA H200", entry["backend"], size) == entry["config"]
+    assert measured.configuration("NVIDIA H100", "triton", size) is None
+    for other in (replace(size, layout="tt"), replace(size, batch=2), replace(size, K=4104)):
+        assert measured.configuration("NVIDIA H200", "triton", other) is None
 
 
 def test_of_two_cases_of_one_size_that_of_the_same_layout_counts() -> None:
-    x, w = (torch.empty(8192, 8192, dtype=torch.float16, device="meta") for _ in "xw")
+    x, w = (torch.empty(8192, 8192, dtype=torch.bfloat16, device="meta") for _ in "xw")
     for problem in (Problem.from_tensors(x, w), Problem.from_tensors(x, w.t())):
         case = measured.exact("NVIDIA H200", problem)
         assert case is not None
@@ -237,11 +245,13 @@ def test_of_two_cases_of_one_size_that_of_the_same_layout_counts() -> None:
 def test_results_that_make_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ranking.main([str(tmp_path / "none.json")]) == 2
     document = json.loads((ROOT / "plots" / "results" / "h200-squares.json").read_text())
-    document["run"]["complete"] = False
+    for case in document["cases"]:  # of each, the run had made one round
+        for row in filter(lambda row: row["timing"], case["rows"]):
+            del row["timing"]["samples_us"][1:]
     (tmp_path / "part.json").write_text(json.dumps(document))
     assert ranking.main([str(tmp_path / "part.json")]) == 2
     captured = capsys.readouterr()
-    assert "part.json is not a complete run" in captured.err
+    assert "no case of part.json was measured to its end" in captured.err
     assert captured.out == ""
 
 

@@ -302,7 +302,7 @@ def test_the_default_is_the_quickest_as_measured_or_by_the_model(
             case = problem(M=M, N=N, K=K)
             predictions = record.predictions(case, board)
             assert {prediction.config for prediction in predictions} == meant
-            known = measured.configuration(board.title, record.name, case)
+            known = measured.configuration(board.title, record.name, Size(M, N, K))
             assert record.choose(case) == (known or predictions[0].config)
             assert known is None or known in meant
             assert predictions[0].seconds <= 1.01 * min(prediction.seconds for prediction in predictions)

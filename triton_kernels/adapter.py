@@ -110,7 +110,7 @@ def default_config(family: Family, device: Rates, problem: Problem) -> str:
     measured, else the one that the cost model expects to be so."""
     size = Size.of(problem, transposed=problem.out.letter == "t")
     ranking = [prediction.config for prediction in cost.rank(kernels(family, device, size), size, device)]
-    known = measured.configuration(device.title, family.name, problem)
+    known = measured.configuration(device.title, family.name, size)
     return (known if known in ranking else ranking[0] if ranking else None) or family.configs[0].config.name
 
 
