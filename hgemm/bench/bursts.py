@@ -184,7 +184,7 @@ class _DeviceBurst:
     def _counted(self, reading: Reading) -> Reading:
         """With the clock of the last launch, which is over. The spin before it counts too: it is short, and the clock
         is as high as it gets."""
-        return replace(reading, counted_mhz=self._counter.mhz(self._end)) if self._counter else reading
+        return replace(reading, counted_mhz=self._counter.mhz()) if self._counter else reading
 
     def _seconds(self) -> float:
         self._end.synchronize()
