@@ -38,8 +38,7 @@ def from_results(document: dict[str, Any], source: str) -> dict[str, Any]:
     eligible = {record.name for record in backends() if record.properties.exact_integers}
     if document["run"]["options"]["tune_cublaslt"]:
         eligible -= {"cublaslt"}
-    if (mode := document["run"]["options"]["mode"]) != "rotating":
-        raise ValueError(f"a ranking is made of device times with rotating operands, found mode {mode!r}")
+    _bursts_alone(document, source)
     cases = [case for case in document["cases"] if case.get("batch", 1) == 1 and _whole(case["rows"])]
     if not cases:
         raise ValueError(f"no case of {source} was measured to its end, so no ranking is made of it")
@@ -63,8 +62,7 @@ def configurations(documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
         raise ValueError(f"a table is of one device, found {', '.join(sorted(devices))}")
     found: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
     for source, document in sorted(documents.items(), key=lambda item: str(item[1]["run"]["utc"]), reverse=True):
-        if (mode := document["run"]["options"]["mode"]) != "rotating":
-            raise ValueError(f"{source}: a ranking is made of device times with rotating operands, found mode {mode!r}")
+        _bursts_alone(document, source)
         for case in document["cases"]:
             if case.get("batch", 1) > 1:
                 continue
@@ -90,8 +88,18 @@ def configurations(documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def _whole(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those that were timed more than once: a run that is cut short leaves its last case with fewer rounds."""
-    return [row for row in rows if row["timing"] and len(row["timing"]["samples_us"]) >= FEWEST_ROUNDS]
+    """Those that were timed, more than once each; none of a case that a run which was cut short left with fewer."""
+    timed = [row for row in rows if row["timing"]]
+    return timed if all(len(row["timing"]["samples_us"]) >= FEWEST_ROUNDS for row in timed) else []
+
+
+def _bursts_alone(document: dict[str, Any], source: str) -> None:
+    """Raises ValueError for times of the host, of one operand, or of sustained running."""
+    options = document["run"]["options"]
+    if (mode := options["mode"]) != "rotating":
+        raise ValueError(f"{source}: a ranking is made of device times with rotating operands, found mode {mode!r}")
+    if options.get("sustained"):
+        raise ValueError(f"{source}: a ranking is made of bursts, found sustained running")
 
 
 def _add(known: dict[str, float], earlier: dict[str, float]) -> None:
@@ -136,6 +144,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         documents = {path.rpartition("/")[2]: json.loads(Path(path).read_text("utf-8")) for path in options.results}
+        if len(documents) < len(options.results):
+            raise ValueError("two of the files have the same name")
         if options.configurations:
             table = configurations(documents)
         elif len(documents) > 1:

@@ -71,12 +71,11 @@ def cases_of(results: Results, device: Rates) -> list[Case]:
     found = []
     for case in results.cases:
         size = Size(case.M, case.N, case.K, case.batch, case.layout)
-        timings = []
-        for row in case.rows:
+        timings: list[Timing] = []
+        whole = all(len(row.timing.samples_us) >= FEWEST_ROUNDS for row in case.rows if row.timing)
+        for row in case.rows if whole else ():  # a run that was cut short leaves its last case with fewer rounds
             record = records.get(row.backend)
             if row.role != "contestant" or row.timing is None or record is None or record.kernels is None:
-                continue
-            if len(row.timing.samples_us) < FEWEST_ROUNDS:  # of a run that was cut short
                 continue
             kernel = next((k for k in record.kernels(device, size) if _config_name(k) == row.config), None)
             if kernel is not None:

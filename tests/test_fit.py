@@ -160,15 +160,15 @@ def test_files_that_teach_nothing_are_refused(tmp_path: Path, capsys: pytest.Cap
     assert "found NVIDIA GeForce RTX 5090, NVIDIA H200" in errors[2]
 
 
-def test_of_a_run_that_was_cut_short_whole_rows_count() -> None:
+def test_of_a_run_that_was_cut_short_whole_cases_count() -> None:
     results = read(PACKAGED / "h200-batched.json")
     whole = timings.cases_of(results, H200)
     (first, *_) = (row for row in results.cases[0].rows if row.role == "contestant" and row.backend == "triton")
     assert first.timing is not None
     del first.timing.samples_us[1:]
     cut = timings.cases_of(results, H200)
-    assert [timing.kernel.backend for timing in whole[0].timings].count("triton") == 1
-    assert [timing.kernel.backend for timing in cut[0].timings].count("triton") == 0
+    assert whole[0].timings
+    assert not cut[0].timings
     assert cut[1:] == whole[1:]
 
 

@@ -9,7 +9,9 @@ import torch
 from ncu_output import SWIZZLED, raw_page
 
 import hgemm
+from hgemm import measured
 from hgemm.config import Config
+from hgemm.cost import Size
 from hgemm.profile import __main__ as profile
 from hgemm.profile import ncu
 from hgemm.profile.launch import Launch
@@ -303,6 +305,9 @@ def test_the_default_is_chosen_for_the_board_that_is_named(
         assert operand_bytes(small, buffers) <= 101_376
         assert 101_376 < operand_bytes(large, Config.parse(large).stages) <= 232_448
         assert set(chosen("H200", "RTX 5060")[name]) == {large, small}
+        # As matmul does: by what was measured, where the very product was.
+        size = Size(4096, 4096, 4096)
+        assert large == measured.configuration("NVIDIA H200", name, size)
 
 
 def operand_bytes(name: str, buffers: int) -> int:

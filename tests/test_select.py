@@ -213,8 +213,15 @@ def test_of_each_backend_the_quickest_configuration_by_its_share_of_torchs_time(
     apart = run_of({("torch", None): [2.0, 2.0], ("cuda_tma", "d"): [5.0, 5.0]}, day=3)
     (case,) = ranking.configurations({"apart": apart, "early": early})["cases"]
     assert case["quickest"] == [{"backend": "cuda_tma", "config": "a", "of_torch": 2.0}]
-    alone, cut_short = {("torch", None): [1.0, 1.0], ("triton", "c"): [5.0, 5.0]}, {("triton", "e"): [2.0]}
-    assert ranking.configurations({"one": run_of(alone | cut_short), "none": run_of({})})["cases"] == []
+    alone, two = {("torch", None): [1.0, 1.0], ("triton", "c"): [5.0, 5.0]}, {("triton", "e"): [2.0, 2.0]}
+    cut_short = {("triton", "f"): [1.0]}  # nobody's turn counts in a round that the others did not finish
+    assert ranking.configurations({"one": run_of(alone), "none": run_of({})})["cases"] == []
+    assert ranking.configurations({"cut short": run_of(alone | two | cut_short)})["cases"] == []
+    assert ranking.configurations({"whole": run_of(alone | two)})["cases"]
+    sustained = run_of(alone | two)
+    sustained["run"]["options"]["sustained"] = True
+    with pytest.raises(ValueError, match="sustained: a ranking is made of bursts"):
+        ranking.configurations({"sustained": sustained})
     with pytest.raises(ValueError, match="'e2e'"):
         ranking.configurations({"host": run_of({}, mode="e2e")})
     with pytest.raises(ValueError, match="one device, found NVIDIA H100, NVIDIA H200"):

@@ -1,8 +1,11 @@
 """Descriptors that the host makes, on a GPU: by tensors, by addresses that change, in a graph; each time exact."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
+import hgemm
 from hgemm.backends import Backend, get
 from hgemm.problem import LAYOUTS, Problem
 from hgemm.reference import exact_integers
@@ -38,6 +41,16 @@ def product(M: int, N: int, K: int, dtype: torch.dtype, layout: str) -> tuple[to
     a = a.t().contiguous().t() if layout[0] == "t" else a
     b = b.t().contiguous().t() if layout[1] == "t" else b
     return a, b, expected
+
+
+def test_a_thread_that_has_no_context_yet(record: Backend, config: str) -> None:
+    """It makes no stream and compiles nothing, which would give it one; `out` is new, so that a map is encoded."""
+    a, b, expected = product(264, 520, 136, torch.bfloat16, "nn")
+    hgemm.matmul(a, b, backend="triton", config=config)
+    out = torch.full_like(expected, torch.nan)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(hgemm.matmul, a, b, backend="triton", config=config, out=out).result()
+    assert torch.equal(out, expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

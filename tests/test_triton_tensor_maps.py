@@ -18,6 +18,7 @@ from test_triton_host_descriptors import LARGEST, fresh
 from test_triton_launcher import RECORD, STREAM, compilations, hopper, operands  # noqa: F401  fixtures
 from triton.backends.nvidia import driver
 
+from hgemm.arrangement import arrange
 from hgemm.problem import Problem
 from hgemm.triton_kernels import descriptors, launcher, specialized, tensor_maps
 from hgemm.triton_kernels.specialized_configs import MOST_PARTS
@@ -102,6 +103,20 @@ def maps(encode: Callable[..., Any] = encode) -> TensorMaps:
     descriptor = SimpleNamespace(shape=[8, 64], strides=[64, 1], padding="zero")
     expected = {"swizzle": 3, "elem_size": 2, "elem_type": 9, "block_size": [8, 64], "fp4_padded": False}
     return TensorMaps(encode, descriptor, expected)
+
+
+def test_a_thread_gets_a_context_before_anything_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: order.append("context"))
+    kept = maps(lambda *arguments: order.append("encode"))
+    assert kept[16] == kept[16]
+    assert order == ["context", "encode"]
+    p = arrange((8, 64), (64, 1), (64, 16), (16, 1), (8, 16), (16, 1))
+    made = descriptors.Descriptors(lambda *described: SimpleNamespace(), torch.float16, p, [(8, 64)] * 3)
+    assert order == ["context", "encode"]
+    assert [one.base for one in made.of("a", "b", "c")] == ["a", "b", "c"]  # which Triton encodes
+    assert order == ["context", "encode", "context"]
 
 
 def test_as_many_are_kept_as_is_said_the_last_ones() -> None:

@@ -12,6 +12,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hgemm.arrangement import Arrangement
 from hgemm.triton_kernels.launcher import Pointer
+from hgemm.triton_kernels.tensor_maps import make_context_current
 
 # Whether the host makes the descriptors of what is no batch, for kernels that take them: a program that makes its own
 # begins later. False has every program make them.
@@ -45,6 +46,7 @@ class Descriptors:
     def of(self, *operands: Any) -> list[Any]:
         """What a kernel is given for A, B, C and what follows them: the first ones described, the others as they
         are."""
+        make_context_current()  # Triton encodes them before it does so itself
         described = [copy.copy(template) for template in self._templates]
         for descriptor, operand in zip(described, operands, strict=False):
             descriptor.base = operand

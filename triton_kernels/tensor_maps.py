@@ -18,6 +18,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 # Addresses kept of each operand, at about 500 bytes each.
 MOST_KEPT = 64
 
@@ -46,11 +48,20 @@ class TensorMaps(dict[int, tuple[Any, ...]]):
         with self._changing:
             found = self.get(address)  # by another thread meanwhile
             if found is None:
+                make_context_current()
                 found = self._encode(address, *self._before, 0), *self._after
                 if len(self) >= MOST_KEPT:
                     del self[next(iter(self))]
                 self[address] = found
         return found
+
+
+def make_context_current() -> None:
+    """Gives this thread CUDA's context, without which no tensor map can be encoded. A thread that has only been handed
+    tensors has none yet, and torch's allocator and streams may not make it one; this question does, and may be asked
+    while a graph is captured."""
+    if torch.cuda.is_initialized():
+        torch.cuda.is_current_stream_capturing()
 
 
 class Entry(NamedTuple):

@@ -247,7 +247,7 @@ def _arranged(
         *(p.stride_a, p.stride_b, p.stride_c),
         *(p.batch_a, p.batch_b, p.batch_c),
     )
-    form = (device, dtype, config, p.a_layout, p.b_layout, p.batches > 1)
+    form = (device, dtype, config, p.a_layout, p.b_layout, p.batches > 1, descriptors is not None)
 
     def allocate(size: int, alignment: int, stream: int | None) -> Tensor:
         # torch's allocator aligns to 512 bytes, more than a descriptor needs, and orders the reuse of the memory

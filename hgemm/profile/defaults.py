@@ -26,7 +26,7 @@ def default_config(backend: Backend, case: Case, board: Device) -> str | None:
     if family := CUDA_FAMILIES.get(backend.name):
         limits = board.limits
         device = adapter.DeviceLimits(
-            name=board.title,
+            name=board.names[0],
             capability=board.compute_capability,
             shared_bytes_per_block=limits.shared_bytes_per_block,
             shared_bytes_per_multiprocessor=limits.shared_bytes_per_multiprocessor,
@@ -34,7 +34,7 @@ def default_config(backend: Backend, case: Case, board: Device) -> str | None:
         )
         return adapter.default_config(family, device, problem).name
     if twin := TRITON_FAMILIES.get(backend.name):
-        rates = devices.rates(board.title, board.compute_capability, board.multiprocessors)
+        rates = devices.rates(board.names[0], board.compute_capability, board.multiprocessors)
         return triton_adapter.default_config(twin, rates, problem)
     return backend.choose(problem)
 
