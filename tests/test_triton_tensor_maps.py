@@ -105,18 +105,42 @@ def maps(encode: Callable[..., Any] = encode) -> TensorMaps:
     return TensorMaps(encode, descriptor, expected)
 
 
+class Driver:
+    """Stands for libcuda: a thread without a context, and device 2's."""
+
+    def __init__(self, order: list[str]) -> None:
+        self.order = order
+        self.current: int | None = None
+
+    def cuCtxGetCurrent(self, context: Any) -> None:
+        context._obj.value = self.current
+
+    def cuDevicePrimaryCtxRetain(self, context: Any, device: int) -> None:
+        assert device == 2
+        context._obj.value = 0xC2
+
+    def cuCtxSetCurrent(self, context: Any) -> None:
+        self.current = context.value
+        self.order.append("context")
+
+
 def test_a_thread_gets_a_context_before_anything_is_encoded(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
+    cuda = Driver(order)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: order.append("context"))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 2)
+    monkeypatch.setattr(tensor_maps, "_driver", lambda: cuda)
     kept = maps(lambda *arguments: order.append("encode"))
     assert kept[16] == kept[16]
-    assert order == ["context", "encode"]
+    assert kept[32] == kept[16]
+    assert order == ["context", "encode", "encode"]
+    assert cuda.current == 0xC2
+    del order[:]
     p = arrange((8, 64), (64, 1), (64, 16), (16, 1), (8, 16), (16, 1))
     made = descriptors.Descriptors(lambda *described: SimpleNamespace(), torch.float16, p, [(8, 64)] * 3)
-    assert order == ["context", "encode"]
+    cuda.current = None
     assert [one.base for one in made.of("a", "b", "c")] == ["a", "b", "c"]  # which Triton encodes
-    assert order == ["context", "encode", "context"]
+    assert order == ["context"]
 
 
 def test_as_many_are_kept_as_is_said_the_last_ones() -> None:

@@ -13,6 +13,8 @@ the same in 3.6, 3.7 and 3.9 but for one name:
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import inspect
 import threading
 from collections.abc import Callable, Sequence
@@ -57,11 +59,21 @@ class TensorMaps(dict[int, tuple[Any, ...]]):
 
 
 def make_context_current() -> None:
-    """Gives this thread CUDA's context, without which no tensor map can be encoded. A thread that has only been handed
-    tensors has none yet, and torch's allocator and streams may not make it one; this question does, and may be asked
-    while a graph is captured."""
-    if torch.cuda.is_initialized():
-        torch.cuda.is_current_stream_capturing()
+    """Gives this thread the current device's context, without which no tensor map can be encoded. A thread that has
+    only been handed tensors has none yet: torch's allocator and streams need none, and CUDA's runtime takes it when it
+    first launches something there. May be called while a graph is captured."""
+    if not torch.cuda.is_initialized():
+        return
+    driver, context = _driver(), ctypes.c_void_p()
+    driver.cuCtxGetCurrent(ctypes.byref(context))
+    if context.value is None:  # the one that the runtime uses too; kept, as it keeps it
+        driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), torch.cuda.current_device())
+        driver.cuCtxSetCurrent(context)
+
+
+@functools.cache
+def _driver() -> Any:
+    return ctypes.CDLL("libcuda.so.1")
 
 
 class Entry(NamedTuple):
