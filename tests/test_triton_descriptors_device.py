@@ -4,6 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from taken_by_triton import taken
 
 import hgemm
 from hgemm.backends import Backend, get
@@ -22,13 +23,7 @@ DTYPES = (torch.float16, torch.bfloat16)
 
 @pytest.fixture(params=CONFIGS)
 def config(request: pytest.FixtureRequest) -> str:
-    record = get("triton")
-    if reason := record.unavailable("cuda"):
-        pytest.skip(reason)
-    a = torch.empty(8, 8, dtype=torch.bfloat16, device="cuda")
-    if reason := record.accepts(Problem.from_tensors(a, a, a), request.param):
-        pytest.skip(reason)
-    return request.param
+    return taken(request.param)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import triton
+from taken_by_triton import taken
 
 from hgemm.backends import Backend, get
 from hgemm.problem import LAYOUTS, Problem
@@ -17,13 +18,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(params=SPECIALIZED)
 def config(request: pytest.FixtureRequest) -> str:
-    record = get("triton")
-    if reason := record.unavailable("cuda"):
-        pytest.skip(reason)
-    a = torch.empty(8, 8, dtype=torch.bfloat16, device="cuda")
-    if reason := record.accepts(Problem.from_tensors(a, a, a), request.param):
-        pytest.skip(reason)
-    return request.param
+    return taken(request.param)
 
 
 @pytest.fixture
