@@ -42,8 +42,8 @@ FEEDING, OVERLAP = 8.0, 3.0
 FILLING_CLOCKS = 1000
 
 # What adding the sums of parts of K takes beyond writing and reading them: a second kernel, or that the blocks of a
-# cluster meet twice, which is an assumption. Multiprocessors read each other's memory at half the rate of L2: with that
-# the fit chooses best.
+# cluster meet twice. That is an assumption, and so is that multiprocessors read each other's memory at half the rate of
+# L2, without which the fit regrets more.
 ADDITION_SECONDS, MEETING_SECONDS, EXCHANGE = 2e-6, 1e-6, 2.0
 
 # As in cuda_kernels/tail.cuh: tiles of K that sharing out the last wave costs, and the fewest of a block.

@@ -34,7 +34,6 @@ class Timing:
 class Case:
     """Everybody's times of one product in one run."""
 
-    suite: str
     size: Size
     dtype: str
     timings: tuple[Timing, ...]
@@ -80,7 +79,7 @@ def cases_of(results: Results, device: Rates) -> list[Case]:
             kernel = next((k for k in record.kernels(device, size) if _config_name(k) == row.config), None)
             if kernel is not None:
                 timings.append(Timing(kernel, size, statistics.median(row.timing.samples_us)))
-        found.append(Case(str(results.run.options.get("suite")), size, case.dtype, tuple(timings)))
+        found.append(Case(size, case.dtype, tuple(timings)))
     return found
 
 

@@ -32,9 +32,7 @@ SIZES = [Size(n, n, n) for n in (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8
 
 
 def timed(size: Size, us: dict[Kernel, float]) -> timings.Case:
-    return timings.Case(
-        "squares", size, "bf16", tuple(timings.Timing(kernel, size, time) for kernel, time in us.items())
-    )
+    return timings.Case(size, "bf16", tuple(timings.Timing(kernel, size, time) for kernel, time in us.items()))
 
 
 def made_up(sizes: Sequence[Size] = SIZES) -> list[timings.Case]:

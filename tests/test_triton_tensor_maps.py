@@ -20,7 +20,7 @@ from triton.backends.nvidia import driver
 
 from hgemm.arrangement import arrange
 from hgemm.problem import Problem
-from hgemm.triton_kernels import descriptors, launcher, specialized, tensor_maps
+from hgemm.triton_kernels import descriptors, launcher, specialized, tensor_maps, tma
 from hgemm.triton_kernels.specialized_configs import MOST_PARTS
 from hgemm.triton_kernels.tensor_maps import MOST_KEPT, TensorMaps
 
@@ -43,8 +43,10 @@ def by_tensor_and_by_address(config: str, tensors: tuple[torch.Tensor, ...]) -> 
     return by_tensor, plain(CALLS, tensors)
 
 
-def bound(config: str, tensors: tuple[torch.Tensor, ...]) -> Callable[[int, int, int], None]:
-    launch = specialized.bind(Problem.from_tensors(*tensors), config)
+def bound(
+    config: str, tensors: tuple[torch.Tensor, ...], kernels: Any = specialized
+) -> Callable[[int, int, int], None]:
+    launch = kernels.bind(Problem.from_tensors(*tensors), config)
     assert launch is not None
     CALLS.clear()
     ENCODED.clear()
@@ -192,15 +194,23 @@ def test_threads_that_ask_at_the_same_time_get_the_same() -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("kernels", "config", "elements"),
+    [
+        (specialized, LARGEST, 4 * MOST_PARTS * 128 * 256),  # of 2 x 2 tiles
+        (tma, "16x64x128_s5_w16x16_split4", 4 * 200 * 264),
+    ],
+    ids=["tail", "split"],
+)
 def test_the_workspace_is_of_the_stream_and_given_back_after_both_launches(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
+    kernels: Any, config: str, elements: int, fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def allocate(size: int, stream: int) -> int:
         CALLS.append(("given", size, stream))
         return 2**40
 
     monkeypatch.setattr(launcher, "_allocator", lambda device: (allocate, lambda at: CALLS.append(("back", at))))
-    launch = bound(LARGEST, next(various()))
+    launch = bound(config, next(various()), kernels)
     if fails:
         FAILURES.append(RuntimeError("no launch"))
         with pytest.raises(RuntimeError, match="no launch"):
@@ -208,7 +218,7 @@ def test_the_workspace_is_of_the_stream_and_given_back_after_both_launches(
     else:
         launch(16, 32, 48)
     given, *launches, back = CALLS
-    assert given == ("given", 4 * MOST_PARTS * 128 * 256 * 4, STREAM)  # 2 x 2 tiles of fp32
+    assert given == ("given", 4 * elements, STREAM)  # in fp32
     assert back == ("back", 2**40)
     assert [arguments_of(call).count(2**40) for call in launches] == [1] * (1 if fails else 2)
 

@@ -30,7 +30,7 @@ from hgemm.backends import LaunchAt
 from hgemm.problem import Problem
 from hgemm.triton_kernels.configs import launch_options
 from hgemm.triton_kernels.descriptors import Descriptors, for_tiles
-from hgemm.triton_kernels.launcher import Launch, Launcher, Pointer
+from hgemm.triton_kernels.launcher import Launch, Launcher, Pointer, workspace
 
 # Relative, so that the copy of this module that is loaded for the interpreter gets interpreted functions.
 from .arithmetic import multiply_accumulate, rounded
@@ -285,13 +285,15 @@ def bind_by(launcher: Launcher, problem: Problem, config: str, options_of: Optio
     if add is None:
         return None
 
-    template, elements = torch.empty(0, dtype=torch.float32, device=device), math.prod(plan.workspace)
+    take, give_back = workspace(device, torch.float32.itemsize * math.prod(plan.workspace))
 
     def launch_both(a: int, b: int, out: int) -> None:
-        sums = template.new_empty_strided((elements,), (1,))
-        workspace = sums.data_ptr()
-        launch(*((b, a) if plan.swapped else (a, b)), workspace)
-        add(workspace, out)
+        sums = take()
+        try:
+            launch(*((b, a) if plan.swapped else (a, b)), sums)
+            add(sums, out)
+        finally:
+            give_back(sums)
 
     return launch_both
 
