@@ -13,7 +13,7 @@ from hgemm.config import warp_tile
 from hgemm.devices import LIMITS
 from hgemm.profile.instructions import main_loop
 from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead, disassemble
-from hgemm.triton_kernels.configs import FAMILIES, GLUON, MMA_SYNC, POINTER, SKINNY, TMA, Family
+from hgemm.triton_kernels.configs import DESCRIBED_BY_PROGRAMS, FAMILIES, GLUON, MMA_SYNC, POINTER, SKINNY, TMA, Family
 from hgemm.triton_kernels.specialized_configs import is_specialized
 
 BF16, FP16 = torch.bfloat16, torch.float16
@@ -27,10 +27,8 @@ CONFIGS = [
 ]
 STUDIED = (90, 120)
 
-# That whose descriptors the host makes. Without code for that, ptxas at times wants one more block to fit, and puts
-# registers aside before the loop until after it.
-DESCRIBED = (TMA,)
-MOST_PUT_ASIDE = 4
+# Of Triton 3.9 for sm_90: a register that is put aside before the loop and read back behind it.
+PUT_ASIDE = {"16x128x128_s3_w16x32": 1}
 
 compiled_ones: dict[tuple[Family, str, torch.dtype, int, bool], Compiled] = {}
 
@@ -84,7 +82,7 @@ def test_a_configuration_fits_where_it_is_meant_to_run(
         assert target == 120, "every configuration is meant for sm_90"
         return
     made = compiled(family, config, dtype, target)
-    assert made.spill_loads <= (MOST_PUT_ASIDE if family in DESCRIBED else 0)
+    assert made.spill_loads <= PUT_ASIDE.get(config, 0)
     assert "LDL" not in loop_of(made)
     assert made.shared_bytes <= entry.shared_bytes[target] <= limit(target)
     assert made.registers * entry.config.threads <= 65_536
@@ -112,8 +110,9 @@ def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(
         if target not in STUDIED:
             continue
         made = compiled(family, config, dtype, target)
-        assert ("tensormap.replace" in made.ptx) == (family not in DESCRIBED)
-        assert (made.scratch_bytes == 0) == (family in DESCRIBED)
+        on_host = family is TMA and config not in DESCRIBED_BY_PROGRAMS
+        assert ("tensormap.replace" in made.ptx) == (not on_host)
+        assert (made.scratch_bytes == 0) == on_host
         assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
         # The parts of a split product go to the workspace 16 bytes a thread.
         split = family.find(config).config.parts > 1

@@ -74,7 +74,8 @@ def compile_ahead(
     specialized = is_specialized(config)
     options_of = specialized_options if specialized else ring_options if kernel.is_gluon() else launch_options
     options = options_of(config)
-    described = on_host and not batched and family is not MMA_SYNC and "HOST_DESCRIPTORS" in kernel.arg_names
+    takes_them = "HOST_DESCRIPTORS" in kernel.arg_names and options.get("HOST_DESCRIPTORS", True)
+    described = on_host and not batched and family is not MMA_SYNC and takes_them
     known = {
         "PERSISTENT": False,
         "PARTS": 1,

@@ -28,6 +28,13 @@ GROUP_M = 8
 FEWEST_ROWS = 64
 
 
+# Whose programs make their descriptors themselves: without that code ptxas wants one more block to fit a
+# multiprocessor, and spills.
+DESCRIBED_BY_PROGRAMS = frozenset(
+    ("16x256x64_s3_w16x64", "16x256x64_s3_w16x64_split4", "32x128x128_s3_w32x32"),
+)
+
+
 @dataclass(frozen=True, eq=False)
 class KernelConfig:
     """``shared_bytes``: target -> bytes a block; a target is a compute capability as 10 major + minor.
@@ -238,6 +245,7 @@ def launch_options(name: str) -> dict[str, Any]:
         "num_stages": config.stages,
         **({"PERSISTENT": True} if "persistent" in config.flags else {}),
         **({"PARTS": config.parts} if config.parts > 1 else {}),
+        **({"HOST_DESCRIPTORS": False} if name in DESCRIBED_BY_PROGRAMS else {}),
         # Triton's default, stated because 3.9 warns where it is not. The kernels have no sum that could be fused.
         "enable_fp_fusion": True,
     }
