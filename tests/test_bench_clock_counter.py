@@ -94,23 +94,57 @@ def test_nothing_counts_where_the_kernel_cannot_run() -> None:
     assert ClockCounter.available(torch.device("cpu")) is None
 
 
-def test_a_burst_stores_the_clock_beside_what_nvml_said(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bursts, "_event", Event)
+@pytest.fixture
+def order(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was enqueued, and when: every entry takes the host 1 ms."""
     order: list[str] = []
-    counter = ClockCounter(device, Notes([1] * 4, [17_550_001] * 4))
-    begin, end = counter.begin, counter.end
-    monkeypatch.setattr(counter, "begin", lambda: (order.append("begin"), begin()))
-    monkeypatch.setattr(counter, "end", lambda: (order.append("end"), end()))
+    monkeypatch.setattr(bursts, "_event", Event)
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: order.append(f"spin {cycles}"))
+    return order
+
+
+def eager_burst(
+    device: torch.device, order: list[str], monkeypatch: pytest.MonkeyPatch, *counts: list[int]
+) -> EventBurst:
+    """Of two calls, with a counter of these counts."""
+    counter = ClockCounter(device, Notes(*counts))
+    for name in ("begin", "end"):
+        monkeypatch.setattr(counter, name, _noted(order, name, getattr(counter, name)))
     host = SimpleNamespace(
-        clock=lambda: 0.0, synchronize=lambda: None, read=lambda: READING, clock_counter=lambda: counter, flush=None
+        clock=lambda: len(order) * 1e-3,
+        synchronize=lambda: None,
+        read=lambda: READING,
+        clock_counter=lambda: counter,
+        flush=None,
     )
-    monkeypatch.setattr(EventBurst, "__init__", bursts._DeviceBurst.__init__)
-    burst = EventBurst(host, lambda index: order.append("call"), 2)
-    monkeypatch.setattr(burst, "_waits", False, raising=False)
-    order.clear()
-    reading = burst.run().reading
-    assert order == ["begin", "call", "call", "end"]
+    return EventBurst(host, lambda index: order.append("call"), 2)
+
+
+def _noted(order: list[str], name: str, function: Any) -> Any:
+    return lambda: (order.append(name), function())
+
+
+# Of the rehearsal, of the launch that shows whether a call waits, and of the burst.
+COUNTS = [1] * 4, [1] * 4, [2] * 4, [1] * 4, [17_550_001] * 4
+
+
+def test_a_burst_stores_the_clock_beside_what_nvml_said(
+    device: torch.device, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading = eager_burst(device, order, monkeypatch, *COUNTS).run().reading
     assert (reading.counted_mhz, reading.sm_mhz) == (1755.0, READING.sm_mhz)
+
+
+def test_the_clock_is_counted_over_the_burst_alone(
+    device: torch.device, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    burst = eager_burst(device, order, monkeypatch, *COUNTS)
+    order.clear()
+    burst.run()
+    spin, *behind = order
+    assert behind == ["begin", "call", "call", "end"], "the spin is no part of the burst"
+    # Until the last call is enqueued the host needs 3 ms, of which the note takes one: the spin outlasts all three.
+    assert int(spin.removeprefix("spin ")) > 3e-3 * bursts.FASTEST_CLOCK_HZ * 1.49
 
 
 def test_a_counted_clock_goes_before_a_read_one() -> None:

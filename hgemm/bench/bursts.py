@@ -137,7 +137,7 @@ class _DeviceBurst:
         for _ in range(rehearsals):
             with no_collection():
                 began = machine.clock()
-                self._enqueue()
+                self._enqueue_behind_spin()
                 launching = machine.clock() - began
             machine.synchronize()
         self._spin_cycles = int(FASTEST_CLOCK_HZ * (1.5 * launching + 20e-6))
@@ -169,21 +169,24 @@ class _DeviceBurst:
 
     def _launched_ahead(self, spin_cycles: int) -> bool:
         """Whether the device was still spinning when the last call had been enqueued."""
-        if self._counter:
-            self._counter.begin()
         with no_collection():
             torch.cuda._sleep(spin_cycles)
-            self._start.record()
-            self._enqueue()
+            self._enqueue_behind_spin()
             ahead = not self._start.query()
             self._end.record()
         if self._counter:
             self._counter.end()
         return ahead
 
+    def _enqueue_behind_spin(self) -> None:
+        """The calls, and before them the first note of the clock: ahead of the spin it would count the spin too."""
+        if self._counter:
+            self._counter.begin()
+        self._start.record()
+        self._enqueue()
+
     def _counted(self, reading: Reading) -> Reading:
-        """With the clock of the last launch, which is over. The spin before it counts too: it is short, and the clock
-        is as high as it gets."""
+        """With the clock of the last launch, which is over."""
         return replace(reading, counted_mhz=self._counter.mhz()) if self._counter else reading
 
     def _seconds(self) -> float:

@@ -43,7 +43,7 @@ class ClockCounter:
         return counter if counted is not None else None
 
     def begin(self) -> None:
-        """Enqueues the first note. Call it before the burst is enqueued, and before the spin that it hides behind."""
+        """Enqueues the first note. Call it before the burst is enqueued, and behind the spin that hides it."""
         self._notes.zero_()
         self._note[(self._programs,)](*self._notes[0], num_warps=1)
 
