@@ -165,6 +165,9 @@ FAMILIES: dict[str, Family] = {
                 _tma("128x256x64_s2_w64x64_rotate_persistent_tail", 1),
                 # 3 x (32,768 + 8) bytes, 4 warps: one block on sm_120, two on Hopper.
                 _tma("128x128x64_s3_w64x64", 2),
+                # A last wave of few tiles, as of 128 rows: at most 2 x 66 parts of 64 KB go through L2, not 132 of 128 KB.
+                _tma("128x128x64_s6_w64x32_rotate_persistent_tail", 1),
+                _tma("128x128x64_s3_w64x64_rotate_persistent_tail", 2),
                 *FEW_ROWS,
                 # Few tiles and a long K: the parts fill the device.
                 _tma("128x128x64_s3_w64x32_split2", 2),
