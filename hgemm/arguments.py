@@ -129,7 +129,7 @@ def _overlap(x: Tensor, extent_x: tuple[int, int], y: Tensor, extent_y: tuple[in
         return False
     # Interleaved in another way: mark the elements of one, look for marks with the other.
     start = min(start_x, start_y)
-    marks = torch.zeros((max(end_x, end_y) - start) // size, dtype=torch.bool)
+    marks = torch.zeros((max(end_x, end_y) - start) // size, dtype=torch.bool, device="cpu")
     marks.as_strided(x.shape, x.stride(), (start_x - start) // size).fill_(True)
     return bool(marks.as_strided(y.shape, y.stride(), (start_y - start) // size).any())
 
@@ -149,7 +149,7 @@ def overlaps_itself(x: Tensor) -> bool:
     else:
         return False
     span = sum((size - 1) * stride for stride, size in dimensions)
-    marks = torch.zeros(span + 1, dtype=torch.bool)
+    marks = torch.zeros(span + 1, dtype=torch.bool, device="cpu")
     marks.as_strided(x.shape, x.stride()).fill_(True)
     return int(marks.sum()) < x.numel()
 

@@ -218,6 +218,19 @@ def test_overlap_is_exact(seed: int) -> None:
         assert overlap(x, y) == bool(places_x & places_y)
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_overlap_is_found_whatever_the_default_device(device: str, spy: list[str]) -> None:
+    wide, square = half(3, 8, 24), half(3, 8, 8)
+    free = half(400).as_strided((3, 8, 8), (100, 1, 9))
+    crossing = half(400).as_strided((3, 8, 8), (50, 1, 3))
+    with torch.device(device):
+        refused(spy, ValueError, ("out shares memory with a",), wide[..., :8], square, wide[..., 7:15])
+        refused(spy, ValueError, ("two elements of out",), wide[..., :8], square, crossing)
+        hgemm.matmul(wide[..., :8], square, out=wide[..., 8:16], backend="spy")
+        hgemm.matmul(wide[..., :8], square, out=free, backend="spy")
+    assert spy
+
+
 def test_names_must_be_known(spy: list[str]) -> None:
     refused(
         spy, ValueError, ("unknown backend 'tritn'", "did you mean 'triton'?", "torch", "spy"), A, B, backend="tritn"
