@@ -71,7 +71,13 @@ def lazy_rule(name: str) -> str:
 
 
 def check_memory(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Raises ValueError if writing an element of ``out`` would change an input or another element of ``out``."""
+    """Raises ValueError if ``out`` may not be written, or writing an element of it would change an input or another
+    element of ``out``."""
+    if locked(out):
+        raise ValueError(
+            "out was made in inference mode, and torch has such tensors written there alone; call under "
+            "torch.inference_mode(), or pass out.clone()"
+        )
     if name := shared_memory(a, b, out):
         raise ValueError(f"out shares memory with {name}, which is read while out is written; pass other memory")
     if overlaps_itself(out):
@@ -79,6 +85,11 @@ def check_memory(a: Tensor, b: Tensor, out: Tensor) -> None:
             f"two elements of out are the same memory: strides {out.stride()} for shape {tuple(out.shape)}; pass "
             "memory with a place for each element"
         )
+
+
+def locked(out: Tensor) -> bool:
+    """Whether ``out`` is an inference tensor outside of inference mode: it tells autograd nothing of what is written."""
+    return out.is_inference() and not torch.is_inference_mode_enabled()
 
 
 def shared_memory(a: Tensor, b: Tensor, out: Tensor) -> str | None:

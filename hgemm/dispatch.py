@@ -193,7 +193,9 @@ def multiply(
         key = None  # it cannot be read: the checks say what is wrong
     if plan is None:
         return _multiply_unseen(a, b, backend, config, out, key)
-    if out is not None and _may_share(plan, at_a, at_b, at_out) and arguments.shared_memory(a, b, out):
+    if out is not None and (
+        arguments.locked(out) or (_may_share(plan, at_a, at_b, at_out) and arguments.shared_memory(a, b, out))
+    ):
         return _multiply_unseen(a, b, backend, config, out, key)
     if call is not None and call not in _seen and a is not b:
         _remember(call, plan, (a, b) if out is None else (a, b, out))
