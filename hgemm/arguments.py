@@ -88,7 +88,7 @@ def check_memory(a: Tensor, b: Tensor, out: Tensor) -> None:
 
 
 def locked(out: Tensor) -> bool:
-    """Whether ``out`` is an inference tensor outside of inference mode: it tells autograd nothing of what is written."""
+    """Whether ``out`` is an inference tensor outside of inference mode: autograd is told of no write to it."""
     return out.is_inference() and not torch.is_inference_mode_enabled()
 
 

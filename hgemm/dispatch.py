@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from hgemm import arguments, autocast, gradients
@@ -81,6 +82,7 @@ def matmul(
         and not _is_compiling()
         and not _dispatch_modes()
         and not _transforming()
+        and forward_ad._current_level < 0  # gradients.in_forward_mode(), without the call
     ):
         call: tuple[object, ...] | None
         try:
