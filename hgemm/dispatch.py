@@ -30,6 +30,7 @@ _is_compiling = torch.compiler.is_compiling
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforming = torch._C._are_functorch_transforms_active
 _autocasting = torch._C._is_any_autocast_enabled
+_tracing = torch._C._get_tracing_state  # None outside of torch.jit.trace, in which sizes are tensors
 _grad_enabled = torch.is_grad_enabled
 _increment_version = torch._C._increment_version  # torch.autograd.graph's, which also takes single tensors
 
@@ -104,8 +105,10 @@ def matmul(
             call = seen = None  # it cannot be read: the checks say what is wrong
         if seen is not None and (product := _again(seen, a, b, out)) is not None:
             return product
-        if (out is not None or not _autocasting()) and not (
-            _grad_enabled() and (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad))
+        if (
+            (out is not None or not _autocasting())
+            and _tracing() is None
+            and not (_grad_enabled() and (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)))
         ):
             return multiply(a, b, backend, config, out, call)
     return _through_ops(a, b, backend, config, out)
@@ -316,7 +319,7 @@ def _unsupported(record: Backend, rule: str, takers: tuple[str, ...]) -> Unsuppo
 
 
 def _through_ops(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | None) -> Tensor:
-    if not torch.compiler.is_compiling():  # where the fake kernels check, which may compare symbolic sizes
+    if not torch.compiler.is_compiling() and _tracing() is None:  # else the ops' own kernels check
         if out is None:
             a, b = autocast.cast(a), autocast.cast(b)
         arguments.check(a, b, out)
