@@ -117,6 +117,8 @@ def matmul(
 def explain(a: Tensor, b: Tensor, out: Tensor | None = None) -> Choice:
     """What ``matmul(a, b, out=out)`` would compute with: the backend, its configuration, and the reason. Computes
     nothing. Raises what ``matmul`` raises for these arguments, and ValueError for tensors without memory."""
+    if out is None:
+        a, b = autocast.cast(a), autocast.cast(b)
     shape = arguments.check(a, b, out)
     if a.device.type == "meta":
         raise ValueError("tensors on the meta device have no memory, which the choice depends on")

@@ -157,6 +157,16 @@ def test_autocast_casts_what_torch_matmul_casts(dtype: torch.dtype) -> None:
         hgemm.matmul(single, single.t(), out=torch.empty(4, 4, dtype=dtype))
 
 
+def test_what_autocast_casts_is_explained_too() -> None:
+    a, b = torch.randn(4, 5, generator=GENERATOR), normal(5, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert hgemm.explain(a, b).backend == "torch"
+        with pytest.raises(TypeError, match="float32"):
+            hgemm.explain(a, b, torch.empty(4, 3).half())
+    with pytest.raises(TypeError, match="float32"):
+        hgemm.explain(a, b)
+
+
 def test_autocast_passes_gradients_on() -> None:
     weight = torch.randn(5, 3, generator=GENERATOR).requires_grad_()
     x = normal(4, 5)
