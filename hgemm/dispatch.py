@@ -105,11 +105,8 @@ def matmul(
             call = seen = None  # it cannot be read: the checks say what is wrong
         if seen is not None and (product := _again(seen, a, b, out)) is not None:
             return product
-        if (
-            (out is not None or not _autocasting())
-            and _tracing() is None
-            and not (_grad_enabled() and (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)))
-        ):
+        differentiable = a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
+        if (out is not None or not _autocasting()) and _tracing() is None and not (differentiable and _grad_enabled()):
             return multiply(a, b, backend, config, out, call)
     return _through_ops(a, b, backend, config, out)
 
