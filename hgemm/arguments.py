@@ -71,7 +71,13 @@ def lazy_rule(name: str) -> str:
 
 
 def check_memory(a: Tensor, b: Tensor, out: Tensor) -> None:
-    """Raises ValueError if writing an element of ``out`` would change an input or another element of ``out``."""
+    """Raises ValueError if ``out`` may not be written, or writing an element of it would change an input or another
+    element of ``out``."""
+    if locked(out):
+        raise ValueError(
+            "out was made in inference mode, and torch has such tensors written there alone; call under "
+            "torch.inference_mode(), or pass out.clone()"
+        )
     if name := shared_memory(a, b, out):
         raise ValueError(f"out shares memory with {name}, which is read while out is written; pass other memory")
     if overlaps_itself(out):
@@ -79,6 +85,11 @@ def check_memory(a: Tensor, b: Tensor, out: Tensor) -> None:
             f"two elements of out are the same memory: strides {out.stride()} for shape {tuple(out.shape)}; pass "
             "memory with a place for each element"
         )
+
+
+def locked(out: Tensor) -> bool:
+    """Whether ``out`` is an inference tensor outside of inference mode: autograd is told of no write to it."""
+    return out.is_inference() and not torch.is_inference_mode_enabled()
 
 
 def shared_memory(a: Tensor, b: Tensor, out: Tensor) -> str | None:
@@ -125,11 +136,11 @@ def _overlap(x: Tensor, extent_x: tuple[int, int], y: Tensor, extent_y: tuple[in
     if x.is_contiguous() and y.is_contiguous():
         return True
     size = x.element_size()
-    if _apart_in_rows(x, y, (start_y - start_x) // size):
+    if _apart_on_a_grid(x, y, (start_y - start_x) // size):
         return False
     # Interleaved in another way: mark the elements of one, look for marks with the other.
     start = min(start_x, start_y)
-    marks = torch.zeros((max(end_x, end_y) - start) // size, dtype=torch.bool)
+    marks = torch.zeros((max(end_x, end_y) - start) // size, dtype=torch.bool, device="cpu")
     marks.as_strided(x.shape, x.stride(), (start_x - start) // size).fill_(True)
     return bool(marks.as_strided(y.shape, y.stride(), (start_y - start) // size).any())
 
@@ -149,18 +160,43 @@ def overlaps_itself(x: Tensor) -> bool:
     else:
         return False
     span = sum((size - 1) * stride for stride, size in dimensions)
-    marks = torch.zeros(span + 1, dtype=torch.bool)
+    marks = torch.zeros(span + 1, dtype=torch.bool, device="cpu")
     marks.as_strided(x.shape, x.stride()).fill_(True)
     return int(marks.sum()) < x.numel()
 
 
-def _apart_in_rows(x: Tensor, y: Tensor, distance: int) -> bool:
-    """Whether two matrices are seen at once to lie in different columns of rows of one length. ``distance``: from the
-    first element of ``x`` to that of ``y``, in elements."""
-    if x.dim() != 2 or y.dim() != 2 or x.stride() != y.stride() or x.stride(1) != 1 or x.stride(0) <= 0:
+def _apart_on_a_grid(x: Tensor, y: Tensor, distance: int) -> bool:
+    """Whether two tensors are seen at once to lie in different places of one array: other columns of the same rows,
+    other heads of the same tokens. ``distance``: from the first element of ``x`` to that of ``y``, in elements.
+
+    An element lies at a sum of indices times strides. Where all that the shorter strides add up to stays below the next
+    longer one, that sum is written in one way, as a number is in digits: elements meet only if all their indices do.
+    """
+    if distance < 0:
+        return _apart_on_a_grid(y, x, -distance)
+    sizes_x, sizes_y = _sizes_by_stride(x), _sizes_by_stride(y)
+    if sizes_x is None or sizes_y is None:
         return False
-    first = distance % x.stride(0)
-    return first >= x.shape[1] and first + y.shape[1] <= x.stride(0)
+    strides = sorted({*sizes_x, *sizes_y}, reverse=True)
+    firsts = []  # the indices in x's terms of the first element of y
+    for stride in strides:
+        first, distance = divmod(distance, stride)
+        firsts.append(first)
+    apart = farthest = distance
+    for stride, first in zip(reversed(strides), reversed(firsts), strict=True):
+        if farthest >= stride:
+            return False
+        size_x, size_y = sizes_x.get(stride, 1), sizes_y.get(stride, 1)
+        apart = apart or first >= size_x
+        farthest += (max(size_x, first + size_y) - 1) * stride
+    return bool(apart)
+
+
+def _sizes_by_stride(x: Tensor) -> dict[int, int] | None:
+    """Those of the dimensions along which elements differ; None if two of these have one stride."""
+    steps = [(stride, size) for stride, size in zip(x.stride(), x.shape, strict=True) if stride and size > 1]
+    sizes = dict(steps)
+    return sizes if len(sizes) == len(steps) else None
 
 
 def nbytes(x: Tensor) -> int:

@@ -64,6 +64,7 @@ class Backend:
     transposes: bool = False  # a column-major out is computed as the transposed product
     config_properties: Mapping[str, Properties] = field(default_factory=dict)  # of configurations that keep less
     default_properties: Properties | None = None  # of the default choice, where following M it keeps less
+    fn: Callable[[Tensor, Tensor, Tensor, str | None], None] | None = None  # the user's own, as it was registered
 
     def properties_of(self, config: str | None) -> Properties:
         """What may be expected of results in the configuration called ``config``, or in the default one."""
@@ -261,6 +262,7 @@ def register_backend(
         accepts=accepts or (lambda problem, config: None),
         choose=lambda problem: names[0] if names else None,
         run=functools.partial(_run_and_look, name, fn),
+        fn=fn,
     )
     _registered[name] = record
     return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,7 +14,20 @@ from hgemm.problem import UnsupportedProblem
 def mm(
     info: Any, in_dims: tuple[int | None, ...], a: Tensor, b: Tensor, backend: str, config: str | None
 ) -> tuple[Tensor, int]:
-    """The batched product and its dimension, 0. An operand that is not batched is repeated by broadcasting."""
+    """The rule of the op ``mm``."""
+    return batched(torch.ops.hgemm.mm, in_dims, a, b, backend, config)
+
+
+def batched(
+    multiply: Callable[[Tensor, Tensor, str, str | None], Tensor],
+    in_dims: tuple[int | None, ...],
+    a: Tensor,
+    b: Tensor,
+    backend: str,
+    config: str | None,
+) -> tuple[Tensor, int]:
+    """The batched product, by ``multiply``, and its dimension, 0. An operand that is not batched is repeated by
+    broadcasting."""
     of_a, of_b = in_dims[:2]
     vector_a = a.dim() - (of_a is not None) == 1
     vector_b = b.dim() - (of_b is not None) == 1
@@ -25,7 +39,7 @@ def mm(
     rank = max(a.dim() - (of_a is not None), b.dim() - (of_b is not None))
     a = a if of_a is None else _with_rank(a, rank + 1)
     b = b if of_b is None else _with_rank(b, rank + 1)
-    product = torch.ops.hgemm.mm(a, b, backend, config)
+    product = multiply(a, b, backend, config)
     if vector_b:
         product = product.squeeze(-1)
     if vector_a:

@@ -67,10 +67,11 @@ def verify(a: Tensor, b: Tensor, c: Tensor, properties: Properties | None = None
     rounded = properties is not None and not properties.exact_integers
     if M <= 2 * SAMPLED_ROWS:
         return Verdict(error_over_bound(a, b, c, partial_sums_rounded=rounded))
-    strata = torch.linspace(0, M - _ALWAYS_LAST, SAMPLED_ROWS - _ALWAYS_LAST + 1, dtype=torch.float64)
-    places = torch.rand(len(strata) - 1, dtype=torch.float64, generator=torch.Generator().manual_seed(M))
-    spread = (strata[:-1] + places * strata.diff()).long()
-    rows = torch.cat((spread, torch.arange(M - _ALWAYS_LAST, M))).to(c.device)
+    with torch.device("cpu"):
+        strata = torch.linspace(0, M - _ALWAYS_LAST, SAMPLED_ROWS - _ALWAYS_LAST + 1, dtype=torch.float64)
+        places = torch.rand(len(strata) - 1, dtype=torch.float64, generator=torch.Generator().manual_seed(M))
+        spread = (strata[:-1] + places * strata.diff()).long()
+        rows = torch.cat((spread, torch.arange(M - _ALWAYS_LAST, M))).to(c.device)
     sampled = error_over_bound(a, b, c, rows, partial_sums_rounded=rounded)
     return Verdict(max(sampled, error_over_bound(a, b, c, partial_sums_rounded=rounded, in_fp32=True)))
 

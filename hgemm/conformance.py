@@ -130,7 +130,7 @@ def _judged(record: Backend, config: str | None, dtype: torch.dtype, device: str
         if out.changed():
             faults.append("raised an error and wrote into out")
         return Outcome(0.0, refused or str(error), tuple(faults))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Outcome(torch.inf, None, (f"raised {type(error).__name__}: {error}",))
     if refused is not None:
         return Outcome(0.0, refused, ("did not raise, though accepts() refuses this product",))
@@ -218,7 +218,7 @@ def _property_faults(record: Backend, config: str | None, case: Case, a: Arena, 
             yield f"declared row-invariant, but the first {rows} rows alone gave other bits"
         if case.data == "normal":
             yield from _relation_faults(record, config, case, a.view, b.view, out.view)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         yield f"a further run raised {type(error).__name__}: {error}"
 
 

@@ -3,6 +3,7 @@
 ``integers``    up to 4 in magnitude: exact in any order of summation
 ``signs``       -1, 0 and 1, sparse where K is large: a single wrong term shows
 ``one-hot``     a selects rows of b, which hold codes of their own places: a wrong element names its source
+``identity``    b picks columns of a, each in its turn: what comes out is a's own elements, to the last bit
 ``normal``      for the bound, and for bitwise relations between products
 ``positive``    nothing cancels: what is lost in each addition adds up
 ``cancelling``  the second half of the terms takes back the first: the sum is small, its terms are not
@@ -23,7 +24,7 @@ from hgemm.reference import EXACT_LIMIT, exact_integers, product_fp64
 
 DATA = (
     *("integers", "signs", "one-hot", "normal", "positive"),
-    *("cancelling", "scaled", "subnormal", "ties", "limits", "zeros", "nan", "inf"),
+    *("identity", "cancelling", "scaled", "subnormal", "ties", "limits", "zeros", "nan", "inf"),
 )
 NOT_FINITE = ("limits", "nan", "inf")
 _SUBNORMAL = {torch.float16: 2.0**-24, torch.bfloat16: 2.0**-133}
@@ -57,6 +58,10 @@ def values(
         b[0] = (torch.where(b[0] < 0, -1.0, 1.0) * 2.0**-10).to(dtype)
         return a, b, product_fp64(a, b).to(dtype)
     a, b = random(M, K), random(K, N)
+    if data == "identity":
+        source = torch.arange(K - N, K, device=device) % K  # the last column of a is the last one that comes out
+        a = a.to(dtype)
+        return a, torch.zeros_like(b, dtype=dtype).scatter_(0, source.unsqueeze(0), 1.0), a[:, source]
     if data == "positive":
         a, b = a.abs(), b.abs()
     elif data == "cancelling":

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from hgemm import arguments, autocast, gradients
@@ -29,6 +30,7 @@ _is_compiling = torch.compiler.is_compiling
 _dispatch_modes = torch._C._len_torch_dispatch_stack
 _transforming = torch._C._are_functorch_transforms_active
 _autocasting = torch._C._is_any_autocast_enabled
+_tracing = torch._C._get_tracing_state  # None outside of torch.jit.trace, in which sizes are tensors
 _grad_enabled = torch.is_grad_enabled
 _increment_version = torch._C._increment_version  # torch.autograd.graph's, which also takes single tensors
 
@@ -81,6 +83,7 @@ def matmul(
         and not _is_compiling()
         and not _dispatch_modes()
         and not _transforming()
+        and forward_ad._current_level < 0  # gradients.in_forward_mode(), without the call
     ):
         call: tuple[object, ...] | None
         try:
@@ -102,9 +105,8 @@ def matmul(
             call = seen = None  # it cannot be read: the checks say what is wrong
         if seen is not None and (product := _again(seen, a, b, out)) is not None:
             return product
-        if (out is not None or not _autocasting()) and not (
-            _grad_enabled() and (a.requires_grad or b.requires_grad or (out is not None and out.requires_grad))
-        ):
+        differentiable = a.requires_grad or b.requires_grad or (out is not None and out.requires_grad)
+        if (out is not None or not _autocasting()) and _tracing() is None and not (differentiable and _grad_enabled()):
             return multiply(a, b, backend, config, out, call)
     return _through_ops(a, b, backend, config, out)
 
@@ -112,6 +114,8 @@ def matmul(
 def explain(a: Tensor, b: Tensor, out: Tensor | None = None) -> Choice:
     """What ``matmul(a, b, out=out)`` would compute with: the backend, its configuration, and the reason. Computes
     nothing. Raises what ``matmul`` raises for these arguments, and ValueError for tensors without memory."""
+    if out is None:
+        a, b = autocast.cast(a), autocast.cast(b)
     shape = arguments.check(a, b, out)
     if a.device.type == "meta":
         raise ValueError("tensors on the meta device have no memory, which the choice depends on")
@@ -193,7 +197,9 @@ def multiply(
         key = None  # it cannot be read: the checks say what is wrong
     if plan is None:
         return _multiply_unseen(a, b, backend, config, out, key)
-    if out is not None and _may_share(plan, at_a, at_b, at_out) and arguments.shared_memory(a, b, out):
+    if out is not None and (
+        arguments.locked(out) or (_may_share(plan, at_a, at_b, at_out) and arguments.shared_memory(a, b, out))
+    ):
         return _multiply_unseen(a, b, backend, config, out, key)
     if call is not None and call not in _seen and a is not b:
         _remember(call, plan, (a, b) if out is None else (a, b, out))
@@ -312,7 +318,7 @@ def _unsupported(record: Backend, rule: str, takers: tuple[str, ...]) -> Unsuppo
 
 
 def _through_ops(a: Tensor, b: Tensor, backend: str, config: str | None, out: Tensor | None) -> Tensor:
-    if not torch.compiler.is_compiling():  # where the fake kernels check, which may compare symbolic sizes
+    if not torch.compiler.is_compiling() and _tracing() is None:  # else the ops' own kernels check
         if out is None:
             a, b = autocast.cast(a), autocast.cast(b)
         arguments.check(a, b, out)

@@ -73,7 +73,7 @@ def emulate(
         raise ValueError(f"the emulator computes on CPU tensors, found {a.device}; pass a.cpu(), b.cpu()")
     if out is not None:
         check_memory(a, b, out)
-    product = torch.empty(shape, dtype=a.dtype) if out is None else out
+    product = torch.empty(shape, dtype=a.dtype, device="cpu") if out is None else out
     if product.numel() == 0 or a.shape[-1] == 0:
         raise ValueError(f"nothing to emulate in a product of shapes {tuple(a.shape)} and {tuple(b.shape)}")
     tensors = (a, b, product)

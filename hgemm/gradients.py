@@ -3,10 +3,10 @@
 With C = A B and G the gradient of C, that of A is G B^T and that of B is A^T G: transposes are views, so a row-major A
 and B are read as NT and TN layouts. An operand that was repeated over a batch gets the sum over it. Where B is one
 matrix for a whole batch, the sum over the batch is part of the product A^T G over all rows, and is rounded once.
-Products of ``mm`` again, the gradients can be differentiated in turn.
+Products of ``mm`` again, the gradients can be differentiated in turn. In forward mode the derivative is dA B + A dB.
 
-Autograd takes these rules from the op. The transforms of torch.func do not read an op's rules, so ``product`` hands
-them the same ones.
+Autograd takes the rule of the gradients from the op. An op has none for forward mode, and the transforms of torch.func
+read no op's rules: ``product`` hands them the same ones, and the ops refuse tangents that they would lose.
 """
 
 from __future__ import annotations
@@ -15,15 +15,36 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import is_fake
+from torch.autograd import forward_ad
 
 from hgemm import batching
+from hgemm.problem import UnsupportedProblem
 
 
 def product(a: Tensor, b: Tensor, backend: str, config: str | None) -> Tensor:
-    """``torch.ops.hgemm.mm``, differentiable also inside torch.func.grad, torch.vmap and what is made of them."""
-    if torch._C._are_functorch_transforms_active() and not torch.compiler.is_compiling():
+    """``torch.ops.hgemm.mm``, differentiable also in forward mode, torch.func.grad, torch.vmap and what is made of
+    them."""
+    transformed = torch._C._are_functorch_transforms_active() or in_forward_mode()
+    if transformed and not torch.compiler.is_compiling():
         return _Product.apply(a, b, backend, config)
     return torch.ops.hgemm.mm(a, b, backend, config)
+
+
+def in_forward_mode() -> bool:
+    """Whether a tensor may carry a tangent, which only differentiation in forward mode asks for."""
+    return forward_ad._current_level >= 0
+
+
+def check_tangents(*tensors: Tensor) -> None:
+    """Raises UnsupportedProblem if an op of ours is about to lose a tangent, or may be: fake tensors do not say."""
+    if not in_forward_mode() or not torch._C._is_fwd_grad_enabled():
+        return
+    if any(is_fake(tensor) or forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
+        raise UnsupportedProblem(
+            "torch.ops.hgemm has no forward-mode derivative, nor has a product that is compiled or written into out: a "
+            "tangent would be lost; call hgemm.matmul(a, b) in eager mode"
+        )
 
 
 def save(ctx: Any, inputs: tuple[Tensor, Tensor, str, str | None], output: Tensor) -> None:
@@ -65,6 +86,18 @@ class _Product(torch.autograd.Function):
     def forward(a: Tensor, b: Tensor, backend: str, config: str | None) -> Tensor:
         return torch.ops.hgemm.mm(a, b, backend, config)
 
-    setup_context = staticmethod(save)
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, str, str | None], output: Tensor) -> None:
+        save(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:2])
+
     backward = staticmethod(backward)
-    vmap = staticmethod(batching.mm)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent_a: Tensor, tangent_b: Tensor, *_: None) -> Tensor:
+        a, b = ctx.saved_tensors
+        return product(tangent_a, b, ctx.backend, ctx.config) + product(a, tangent_b, ctx.backend, ctx.config)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+        return batching.batched(product, in_dims, *inputs)

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from hgemm.backends import Backend, did_you_mean, get, is_built_in, register_backend
+from hgemm.backends import Backend, did_you_mean, get, is_built_in, register_backend, registered
 from hgemm.cases import Case
 from hgemm.conformance import Failure, Report, check_backend
 from hgemm.search import search
@@ -33,7 +33,8 @@ _END_SECONDS = 10.0  # for a child to end that has closed its pipe
 
 
 def load(name: str) -> Backend:
-    """The backend called ``name``; a ``module:function`` is imported and registered under the function's name.
+    """The backend called ``name``; a ``module:function`` is imported and registered under the function's name, unless
+    the module has done so itself, and may have said what the function accepts and what may be expected of it.
 
     Raises ValueError if either is missing, and whatever importing and registering raise.
     """
@@ -51,9 +52,15 @@ def load(name: str) -> Backend:
         raise ValueError(
             f"no module {error.name!r} for {name!r}; it must lie in the current folder or on PYTHONPATH"
         ) from None
+    except SystemExit:
+        raise ValueError(
+            f"importing module {module!r} ends the process; let it do so only if __name__ == '__main__'"
+        ) from None
     if not hasattr(imported, function):
         raise ValueError(f"module {module!r} has no function {function!r}{did_you_mean(function, vars(imported))}")
-    return register_backend(function, getattr(imported, function))
+    fn = getattr(imported, function)
+    record = registered(function)
+    return record if record is not None and record.fn is fn else register_backend(function, fn)
 
 
 def can_isolate(name: str) -> bool:

@@ -25,18 +25,22 @@ _AUTOCAST_KEYS = {"cuda": torch._C.DispatchKey.AutocastCUDA, "cpu": torch._C.Dis
 
 
 def _mm(a: Tensor, b: Tensor, backend: str, config: str | None) -> Tensor:
+    gradients.check_tangents(a, b)
     return multiply(a, b, backend, config, None)
 
 
 def _mm_out(a: Tensor, b: Tensor, out: Tensor, backend: str, config: str | None) -> None:
+    gradients.check_tangents(a, b, out)
     multiply(a, b, backend, config, out)
 
 
 def _mm_fake(a: Tensor, b: Tensor, backend: str, config: str | None) -> Tensor:
+    gradients.check_tangents(a, b)
     return a.new_empty(arguments.check(a, b, None))
 
 
 def _mm_out_fake(a: Tensor, b: Tensor, out: Tensor, backend: str, config: str | None) -> None:
+    gradients.check_tangents(a, b, out)
     arguments.check(a, b, out)
 
 

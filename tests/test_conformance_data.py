@@ -27,6 +27,7 @@ CASES = [
     "9x24x40:ties:batch2:shared:contiguous:step2",
     "1x24x40:normal:batch3:shared",
     "40x33x24:positive:tt:out-t",
+    "9x64x24:identity:nt:batch3",
 ]
 
 
@@ -63,6 +64,10 @@ def cut_off(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
     out.copy_(exact)
     too_far = out.double().abs() > exact.abs()
     out.view(torch.int16)[too_far] -= 1
+
+
+def without_the_last_bit_of_a(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
+    right((a.contiguous().view(torch.int16) & ~1).view(a.dtype), b, out, config)
 
 
 def half_away(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
@@ -138,6 +143,7 @@ def stores_whole_vectors(a: Tensor, b: Tensor, out: Tensor, config: str | None) 
     ("kernel", "case", "found"),
     [
         (cut_off, "40x33x24:positive", "units in the last place in the mean"),
+        (without_the_last_bit_of_a, "9x24x40:identity", "elements wrong"),
         (half_away, "9x24x40:ties", "elements wrong"),
         (saturates, "9x24x40:limits", "elements wrong"),
         (overflows_early, "9x24x40:limits", "elements wrong"),
@@ -221,6 +227,7 @@ def test_data_are_what_they_are_called(data: str, dtype: torch.dtype) -> None:
     finfo = torch.finfo(dtype)
     holds = {
         "positive": a.ge(0).all() & b.ge(0).all(),
+        "identity": (a.double()[:, -24:] == product).all(),
         "cancelling": product.abs().max() < 1e-9,
         "scaled": a.abs().amax(1).max() > 20 * a.abs().amax(1).min(),
         "subnormal": (a != 0).any() & (a.abs() < finfo.tiny).all(),

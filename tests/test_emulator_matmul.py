@@ -33,6 +33,14 @@ def test_matmul_of_cpu_tensors_runs_the_kernel(backend, dtype):
     assert torch.equal(out, product(a, b))
 
 
+def test_the_product_lies_on_the_cpu_whatever_the_default_device():
+    a, b = operands()
+    with torch.device("meta"):
+        found, report = hgemm.emulate(a, b, backend="cuda_cp_async")
+    assert report.clean
+    assert torch.equal(found, product(a, b))
+
+
 def test_the_registry_shows_the_kernels_as_available_on_the_cpu():
     for backend in BACKENDS:
         assert hgemm.backends()[backend].available_on("cpu")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import hgemm
 
@@ -156,6 +157,16 @@ def test_autocast_casts_what_torch_matmul_casts(dtype: torch.dtype) -> None:
         hgemm.matmul(single, single.t(), out=torch.empty(4, 4, dtype=dtype))
 
 
+def test_what_autocast_casts_is_explained_too() -> None:
+    a, b = torch.randn(4, 5, generator=GENERATOR), normal(5, 3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert hgemm.explain(a, b).backend == "torch"
+        with pytest.raises(TypeError, match="float32"):
+            hgemm.explain(a, b, torch.empty(4, 3).half())
+    with pytest.raises(TypeError, match="float32"):
+        hgemm.explain(a, b)
+
+
 def test_autocast_passes_gradients_on() -> None:
     weight = torch.randn(5, 3, generator=GENERATOR).requires_grad_()
     x = normal(4, 5)
@@ -229,8 +240,78 @@ def test_torch_func() -> None:
     close(torch.func.grad(norm, argnums=(0, 1))(a, b), exact, times=8)
     each = torch.vmap(torch.func.grad(norm), in_dims=(0, None))(a, b)
     close((each,), (exact[0],), times=8)
-    with pytest.raises(NotImplementedError, match="jvp"):
-        torch.func.jvp(lambda a: mine(a, b), (a,), (a,))
+
+
+Function = Callable[[Tensor], Tensor]
+
+
+def pair(x: Tensor) -> Tensor:
+    return torch.stack([x, 2 * x])
+
+
+TRANSFORMS: dict[str, Callable[[Function], Function]] = {
+    "jacfwd": torch.func.jacfwd,
+    "hessian": torch.func.hessian,
+    "jacrev of jacrev": lambda function: torch.func.jacrev(torch.func.jacrev(function)),
+    "jacrev of jacfwd": lambda function: torch.func.jacrev(torch.func.jacfwd(function)),
+    "grad of vmap": lambda function: torch.func.grad(lambda x: torch.vmap(function)(pair(x)).sum()),
+    "jacfwd of vmap": lambda function: torch.func.jacfwd(lambda x: torch.vmap(function)(pair(x))),
+    "vmap of hessian": lambda function: lambda x: torch.vmap(torch.func.hessian(function))(pair(x)),
+    "jvp": lambda function: lambda x: torch.func.jvp(function, (x,), (x + 1,))[1],
+    "linearize": lambda function: lambda x: torch.func.linearize(function, x)[1](x + 1),
+}
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize("of", ["a", "b", "both", "vectors"])
+def test_transforms_of_torch_func_may_be_nested(transform: str, of: str, products: list[tuple[Tensor, Tensor]]) -> None:
+    x, other = normal(2, 3), normal(3, 2)
+
+    def squares(matmul: Callable[[Tensor, Tensor], Tensor], x: Tensor) -> Tensor:
+        fixed = other.to(x.dtype)
+        a, b = {"a": (x, fixed), "b": (fixed, x), "both": (x.mT, x), "vectors": (x[0], x[1])}[of]
+        return (matmul(a, b).double() ** 2).sum()
+
+    found = TRANSFORMS[transform](lambda x: squares(mine, x))(x)
+    expected = TRANSFORMS[transform](lambda x: squares(torch.matmul, x))(x.double())
+    assert float((found.double() - expected).abs().max()) <= 2.0**-6 * float(expected.abs().max())
+    assert products
+
+
+def test_forward_mode() -> None:
+    a, b, tangent_a, tangent_b = normal(4, 5), normal(5, 3), normal(4, 5), normal(5, 3)
+    for _ in range(3):
+        mine(a, b)
+    with forward_ad.dual_level():
+        dual_a, dual_b = forward_ad.make_dual(a, tangent_a), forward_ad.make_dual(b, tangent_b)
+        for operands, exact in (
+            ((dual_a, b), tangent_a.double() @ b.double()),
+            ((a, dual_b), a.double() @ tangent_b.double()),
+            ((dual_a, dual_b), tangent_a.double() @ b.double() + a.double() @ tangent_b.double()),
+        ):
+            product, tangent = forward_ad.unpack_dual(mine(*operands))
+            assert torch.equal(product, (a.double() @ b.double()).half())
+            close((tangent,), (exact,), times=4)
+        assert forward_ad.unpack_dual(mine(a, b)).tangent is None
+
+
+def test_no_tangent_is_lost() -> None:
+    a, b, out = normal(4, 5), normal(5, 3), torch.full((4, 3), torch.nan).half()
+    lost = "has no forward-mode derivative"
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(a, a)
+        with pytest.raises(hgemm.UnsupportedProblem, match=lost):
+            torch.ops.hgemm.mm(dual, b, "mine", None)
+        with torch.no_grad(), pytest.raises(hgemm.UnsupportedProblem, match=lost):
+            torch.ops.hgemm.mm(dual, b, "mine", None)
+        with pytest.raises(hgemm.UnsupportedProblem, match=lost):
+            hgemm.matmul(dual, b, backend="mine", out=out)
+        with pytest.raises(hgemm.UnsupportedProblem, match=lost):
+            hgemm.matmul(a, b, backend="mine", out=forward_ad.make_dual(out, out))
+        assert out.isnan().all()
+        assert torch.equal(hgemm.matmul(a, b, backend="mine", out=out), mine(a, b))
+    with pytest.raises(Exception, match=lost):  # in an exception of the compiler's own
+        compiled(lambda a: torch.func.jvp(lambda x: mine(x, b), (a,), (a,))[1], backend="aot_eager")(a)
 
 
 def test_inference_mode() -> None:

@@ -148,6 +148,22 @@ def test_a_mode_or_a_transform_still_sees_the_call(calls: list[str]) -> None:
     assert calls[0] == "ops"
 
 
+def test_what_was_made_in_inference_mode_is_written_there_alone(calls: list[str]) -> None:
+    hgemm.register_backend("zeros", lambda a, b, out, config: None)
+    a, b = SQUARE[:4].clone(), SQUARE
+    with torch.inference_mode():
+        out = torch.empty_like(a)
+    for _ in range(3):
+        for _ in range(3):
+            with pytest.raises(ValueError, match="out was made in inference mode"):
+                hgemm.matmul(a, b, backend="zeros", out=out)
+        with torch.inference_mode():
+            for _ in range(3):
+                assert hgemm.matmul(a, b, backend="zeros", out=out) is out
+    if guards._works():
+        assert calls.count("again") == 7
+
+
 def test_alignment_and_memory_are_looked_at_each_time(calls: list[str]) -> None:
     flat = torch.arange(4096).remainder(7).half()
     seen: list[tuple[int, ...]] = []

@@ -160,6 +160,20 @@ def test_traced_and_exported_graphs_hold_the_op() -> None:
     assert torch.equal(program.module()(A, B), EXPECTED)
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace:DeprecationWarning")
+def test_the_older_tracer_sees_the_op() -> None:
+    def step(a: Tensor, b: Tensor, out: Tensor) -> tuple[Tensor, Tensor]:
+        hgemm.matmul(a, b, backend="mine", out=out)
+        return out, hgemm.matmul(a, b, backend="mine")
+
+    traced = torch.jit.trace(step, (A, B, torch.empty_like(EXPECTED)))
+    assert str(traced.graph).count("hgemm::mm") == 2
+    for left in (2 * A, A[:3]):
+        expected = (left.double() @ B.double()).half()
+        for product in traced(left, B, torch.full_like(expected, torch.nan)):
+            assert torch.equal(product, expected)
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_no_gradient_is_lost_in_out(which: int, ran: list[str | None]) -> None:
     operands = [A.clone(), B.clone()]

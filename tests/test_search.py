@@ -134,6 +134,64 @@ def test_a_hang_and_a_crash_are_failures_of_their_case(
     assert len(work) == 3 + 9
 
 
+DECLARING = """
+import hgemm
+from hgemm.backends import Properties
+from hgemm.problem import row_major_rule
+
+calls = [0]
+
+def {name}(a, b, out, config):
+    assert config == "small"
+    out.copy_(a.double() @ b.double())
+    calls[0] += 1
+    out[-1, -1] += calls[0] % 2
+
+hgemm.register_backend("{name}", {name}, lambda problem, config: row_major_rule(problem), {properties}, ("small",))
+"""
+
+
+def test_what_a_module_declares_of_its_function_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    faults = {}
+    for name, properties in (("steady", "Properties(deterministic=True)"), ("unsteady", "Properties()")):
+        (tmp_path / f"declaring_{name}.py").write_text(DECLARING.format(name=name, properties=properties))
+        record = isolation.load(f"declaring_{name}:{name}")
+        assert isolation.load(f"declaring_{name}:{name}") is record
+        assert record.configs == ("small",)
+        (report,) = isolation.reports(f"declaring_{name}:{name}", [("small", torch.float16)], "cpu", quick=True)
+        assert (report.cases, report.refused) == (5, 4)
+        assert report.refusal is not None
+        assert "row-major" in report.refusal
+        faults[name] = " ".join(fault for failure in report.failures for fault in failure.faults)
+    assert "declared deterministic" in faults["steady"]
+    assert "declared" not in faults["unsteady"]
+
+
+def test_a_function_of_the_same_name_is_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in ("one_of_a_test", "other_of_a_test"):
+        (tmp_path / f"{module}.py").write_text("def mine(a, b, out, config):\n    pass\n")
+        record = isolation.load(f"{module}:mine")
+        assert record.fn is sys.modules[module].mine
+
+
+def test_a_process_that_is_asked_to_end_has_not_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "script_of_a_test.py").write_text("import sys\nsys.exit(0)\n")
+    assert main(["--backend", "script_of_a_test:mine", "--device", "cpu", "--quick"]) == 2
+    assert "importing module 'script_of_a_test' ends the process" in capsys.readouterr().err
+
+    def leaves(a: Tensor, b: Tensor, out: Tensor, config: str | None) -> None:
+        sys.exit(0)
+
+    hgemm.register_backend("leaves", leaves)
+    assert main(["--backend", "leaves", "--device", "cpu", "--quick"]) == 1
+    assert "raised SystemExit: 0" in capsys.readouterr().out
+
+
 def test_what_a_child_would_not_know_runs_here() -> None:
     hgemm.register_backend("subject", right)
     assert not isolation.can_isolate("subject")

@@ -57,3 +57,10 @@ def test_verify_of_a_large_product_sees_a_single_wrong_row() -> None:
         wrong = c.clone()
         wrong[row, 7] += 200
         assert not verify(a, b, wrong).passed, f"row {row} was not looked at"
+
+
+def test_verify_whatever_the_default_device() -> None:
+    a, b, c = exact_integers(1000, 8, 8, torch.float16, "cpu", torch.Generator().manual_seed(0))
+    with torch.device("meta"):
+        assert verify(a, b, c).passed
+        assert not verify(a, b, -c).passed
