@@ -238,7 +238,7 @@ def method(results: Results) -> str:
     }[timing.mode]
     duty = (
         f"{timing.burst_ms:g} ms bursts, {timing.idle_ms:g} ms idle"
-        if timing.idle_ms
+        if not is_sustained(results)
         else f"sustained load, {timing.burst_ms:g} ms bursts"
     )
     rounds = max(
@@ -248,6 +248,12 @@ def method(results: Results) -> str:
         if row.role == "contestant" and row.timing
     )
     return f"{mode} · {duty} · medians of {rounds} interleaved rounds"
+
+
+def is_sustained(results: Results) -> bool:
+    """Whether contestants were timed under load without idle, and not in bursts."""
+    timing = _first_timing(results)
+    return timing is not None and not timing.idle_ms
 
 
 def _first_timing(results: Results) -> Timing | None:
