@@ -42,16 +42,23 @@ def load(path: Path) -> Results:
     return results
 
 
-def newest_packaged() -> Path:
-    """The newest packaged results file in which the device was timed. Raises NothingToDraw if there is none."""
+def fullest_packaged() -> Path:
+    """The packaged results file with the most samples of the device's time, the newest of several; a run that repeats
+    a part of another, to show how far the two agree, is not it. Raises NothingToDraw if there is none."""
+    samples: dict[Path, int] = {}
     for path in packaged():
         try:
-            results = load(path)
+            samples[path] = _device_samples(load(path))
         except (ResultsError, NothingToDraw):
             continue
-        if any(_on_the_device(case) for case in results.cases):
-            return path
-    raise NothingToDraw("no measurements come with this package; name a results file with --from")
+    if not any(samples.values()):
+        raise NothingToDraw("no measurements come with this package; name a results file with --from")
+    return max(samples, key=lambda path: samples[path])
+
+
+def _device_samples(results: Results) -> int:
+    timings = [row.timing for case in results.cases for row in timed_rows(case)]
+    return sum(len(timing.samples_us) for timing in timings if timing and timing.mode != "e2e")
 
 
 def default_folder() -> Path:
