@@ -136,6 +136,18 @@ def test_ceiling_bars_are_shares_of_the_ceiling_of_the_same_case() -> None:
     assert any("4096³" in text for text in texts(figure))
 
 
+def test_the_line_of_the_ceiling_runs_through_no_figures() -> None:
+    series = [("cuda_tma", f"128x128x64_s{stages}_w64x32", 0.1 * stages, 200, 98_304) for stages in range(2, 13)]
+    figure = ceiling.draw(results(shapes=SQUARES[1:2], series=series), "bf16")
+    assert_texts_are_apart_and_inside(figure)
+    (axes,) = figure.axes
+    line = axes.transData.transform((100, 0))[0]
+    spans = [text.get_window_extent() for text in axes.texts if "TFLOPS" in text.get_text()]
+    assert len(spans) == len(series)
+    assert [span for span in spans if span.x0 < line < span.x1] == []
+    assert sum(span.x1 < line for span in spans) >= 3, "a short bar has its figures behind itself"
+
+
 def test_ceiling_takes_the_largest_case_where_4096_is_missing() -> None:
     figure = ceiling.draw(results(shapes=[SQUARES[0], SQUARES[2], RAGGED]), "bf16")
     assert any("8192³" in text for text in texts(figure))
