@@ -89,7 +89,8 @@ def _on_the_device(case: CaseResult) -> bool:
 
 
 def one_case(cases: Sequence[CaseResult], mnk: tuple[int, int, int] | None) -> CaseResult:
-    """The case of the size asked for; without one 4096^3 if it was measured, else the one with the most work.
+    """The case of the size asked for; without one, among those whose rounds were not cut short if there are any, 4096^3
+    if it was measured, else the one with the most work.
 
     Of several layouts or batches of that size the plain one comes first. Raises NothingToDraw if the size is not there.
     """
@@ -99,7 +100,7 @@ def one_case(cases: Sequence[CaseResult], mnk: tuple[int, int, int] | None) -> C
             sizes = ", ".join(dict.fromkeys(f"{case.M},{case.N},{case.K}" for case in cases))
             raise NothingToDraw(f"no case of {','.join(map(str, mnk))} in {cases[0].dtype}; there are {sizes}")
         return min(found, key=lambda case: (case.batch, case.layout != "nn"))
-    return max(cases, key=lambda case: (_is_usual(case), case.flops, case.layout == "nn"))
+    return max(cases, key=lambda case: (case.complete, _is_usual(case), case.flops, case.layout == "nn"))
 
 
 def _is_usual(case: CaseResult) -> bool:

@@ -241,13 +241,14 @@ def method(results: Results) -> str:
         if not is_sustained(results)
         else f"sustained load, {timing.burst_ms:g} ms bursts"
     )
-    rounds = max(
+    counts = {
         len(row.timing.samples_us)
         for case in results.cases
         for row in case.rows
         if row.role == "contestant" and row.timing
-    )
-    return f"{mode} · {duty} · medians of {rounds} interleaved rounds"
+    }
+    rounds = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    return f"{mode} · {duty} · medians of {rounds} interleaved round{'' if rounds == '1' else 's'}"
 
 
 def is_sustained(results: Results) -> bool:
