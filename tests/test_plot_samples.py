@@ -89,6 +89,12 @@ def test_median_interval_and_noise_are_written_beside_each_row() -> None:
     assert "859 TFLOPS ±10.10%, cv 10.1%" in texts(samples.draw(made_up, "bf16"))
 
 
+def test_a_single_sample_has_no_interval() -> None:
+    written = " ".join(texts(samples.draw(results(shapes=SQUARES[:1], series=ONE, rounds=1), "bf16")))
+    assert "TFLOPS, one sample" in written
+    assert "\N{PLUS-MINUS SIGN}" not in written
+
+
 def test_the_host_is_given_in_microseconds() -> None:
     made_up = results(shapes=SQUARES[:1], series=ONE)
     timing = timed_rows(made_up.cases[0])[0].timing

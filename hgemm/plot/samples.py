@@ -100,6 +100,8 @@ def _figures(row: Row, interval: tuple[float, float]) -> str:
         middle = f"{statistics.median(row.timing.samples_us):.3g} µs"
     else:
         middle = f"{whole.median:.3g} TFLOPS"
+    if whole.samples == 1:
+        return f"{middle}, one sample"
     noise = f", cv {100 * whole.cv:.1f}%" if whole.noisy else ""
     return f"{middle} ±{(interval[1] - interval[0]) / 2:.2f}%{noise}"
 
