@@ -241,14 +241,19 @@ def method(results: Results) -> str:
         if not is_sustained(results)
         else f"sustained load, {timing.burst_ms:g} ms bursts"
     )
+    return f"{mode} · {duty} · medians of {rounds(results, 'interleaved ')}"
+
+
+def rounds(results: Results, kind: str = "") -> str:
+    """How many samples contestants have: ``11 rounds``, ``1 to 11 rounds`` where a run was cut short."""
     counts = {
         len(row.timing.samples_us)
         for case in results.cases
         for row in case.rows
         if row.role == "contestant" and row.timing
     }
-    rounds = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    return f"{mode} · {duty} · medians of {rounds} interleaved round{'' if rounds == '1' else 's'}"
+    found = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    return f"{found} {kind}round{'' if found == '1' else 's'}"
 
 
 def is_sustained(results: Results) -> bool:
