@@ -1,7 +1,7 @@
 """``python -m hgemm.study``: the whole study on this machine, in one command.
 
 With a CUDA GPU: builds the kernels, checks every backend, measures the quick suite and draws the charts from that. With
-none: multiplies one small problem with every backend that runs on the CPU, and draws the charts from the newest
+none: multiplies one small problem with every backend that runs on the CPU, and draws the charts from the fullest
 measurements that come with the package.
 """
 
@@ -30,7 +30,7 @@ from hgemm.bench.__main__ import default_path
 from hgemm.bench.__main__ import main as bench_main
 from hgemm.bench.results import ResultsError
 from hgemm.plot import KINDS, NothingToDraw, draw
-from hgemm.plot.source import default_folder, load, newest_packaged
+from hgemm.plot.source import default_folder, fullest_packaged, load
 from hgemm.problem import DTYPES, Problem
 from hgemm.program import Parser, end_with
 
@@ -171,10 +171,10 @@ def _check(console: Console) -> tuple[int, dict[str, Any] | None]:
 
 
 def _pictures(source: Path | None, folder: Path, notes: list[str]) -> tuple[str | None, list[str]]:
-    """Draws every kind of picture from ``source``, by default the newest packaged results; says what it cannot draw."""
+    """Draws every kind of picture from ``source``, by default the fullest packaged file; says what it cannot draw."""
     files: list[Path] = []
     try:
-        source = source or newest_packaged()
+        source = source or fullest_packaged()
         results = load(source)
     except (NothingToDraw, ResultsError) as error:
         notes.append(f"no pictures: {error}")

@@ -1,10 +1,12 @@
 """What becomes of results: CSV, Markdown, tables of a stored file, a file to share, and the way to compare."""
 
 import csv
+import errno
 import io
 import json
 import statistics
 import sys
+import tempfile
 import types
 from pathlib import Path
 
@@ -208,6 +210,68 @@ def test_outputs_that_do_not_go_together_are_refused(
     assert stop.value.code == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
     assert (machine.bursts_opened, Path("there.json").read_text()) == (0, "mine")
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--mnk", "8,8,8"], "--mnk"),
+        (["--suite", "llm"], "--suite"),
+        (["--dtypes", "fp16", "--mode", "cold"], "--dtypes, --mode"),
+        (["--budget", "5", "--idle-ms", "3"], "--idle-ms, --budget"),
+        (["--ladder"], "--ladder"),
+        (["--share"], "--share"),
+        (["--contestant", "mine.py"], "--contestant"),
+    ],
+)
+def test_what_is_to_be_measured_is_not_ignored_beside_a_stored_file(
+    options: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(results(), Path("made-up.json"))
+    with pytest.raises(SystemExit) as stop:
+        main(["--from", "made-up.json", *options])
+    assert stop.value.code == 2
+    assert f"measures nothing; leave out {named} (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "name one elsewhere with --out"),
+        (["--out", "x.json"], "x.json cannot be written: Permission denied; name a file elsewhere"),
+        (["--csv", "x.csv"], "x.csv cannot be written: Permission denied; name a file elsewhere"),
+    ],
+)
+def test_a_folder_without_write_permission_is_found_before_anything_is_measured(
+    options: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(dir: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(dir))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    machine = FakeMachine()
+    with pytest.raises(SystemExit) as stop:
+        main([*QUICK, *options], machine=machine)
+    assert (stop.value.code, machine.bursts_opened) == (2, 0)
+    said = capsys.readouterr().err
+    assert message in said
+    assert "cannot be written: Permission denied" in said
+
+
+def test_a_full_disk_ends_the_run_and_keeps_what_was_stored(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(results: Results, path: Path) -> None:
+        if len(results.cases) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(results, path)
+
+    monkeypatch.setattr("hgemm.bench.__main__.write", full)
+    shapes = ["--mnk", "64,32,48", "32,32,32", "16,16,16"]
+    status = main([*QUICK, *shapes, "--out", "x.json"], machine=FakeMachine())
+    assert status == 1
+    assert "ended early: x.json cannot be written: No space left on device" in capsys.readouterr().err
+    assert [case.M for case in read(Path("x.json")).cases] == [64]
 
 
 def test_a_shared_file_holds_the_squares_in_both_dtypes_and_says_what_comes_next(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from made_up_results import results
+from matplotlib.figure import Figure
 from picture_texts import assert_texts_are_apart_and_inside
 
 import hgemm
@@ -26,6 +27,14 @@ def run(shares: dict[str, float], sizes: tuple[int, ...] = ladder.SIZES) -> Resu
     """A file with these contestants, whose speeds have the given ratios to each other."""
     series = [(*name.split(":"), share, 200, 98_304) for name, share in shares.items()]
     return results(shapes=[Shape(size, size, size) for size in sizes], series=series)
+
+
+def under_load(found: Results) -> Results:
+    for case in found.cases:
+        for row in case.rows:
+            if row.timing:
+                row.timing.idle_ms, row.timing.lead_in_bursts = 0.0, 1
+    return found
 
 
 def test_the_rungs_are_configurations_each_once_and_build_on_an_earlier_one() -> None:
@@ -69,10 +78,40 @@ def test_an_alternative_is_held_against_what_it_replaces() -> None:
 @pytest.mark.parametrize("sustained", [False, True])
 def test_the_picture_of_all_rungs(sustained: bool) -> None:
     shares = {name: 0.3 + 0.045 * place for place, name in enumerate(NAMES)}
-    figure = picture.draw(run(shares), "bf16", run(shares) if sustained else None)
+    figure = picture.draw(run(shares), "bf16", under_load(run(shares)) if sustained else None)
     assert_texts_are_apart_and_inside(figure)
     written = {text.get_text() for axes in figure.axes for text in axes.texts}
     assert {rung.technique for rung in ladder.RUNGS} <= written
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_bars_and_diamonds_are_called_what_they_are() -> None:
+    shares = {NAMES[1]: 0.3, NAMES[2]: 0.4}
+    diamonds = picture.draw(run(shares), "bf16", under_load(run(shares)))
+    assert legend(diamonds) == ["cp.async, in bursts", "TMA, in bursts", "under sustained load"]
+    bars = picture.draw(under_load(run(shares)), "bf16")
+    assert legend(bars) == ["cp.async, under sustained load", "TMA, under sustained load"]
+
+
+def test_what_was_measured_in_bursts_or_elsewhere_is_not_drawn_as_sustained() -> None:
+    shares = {NAMES[1]: 0.3, NAMES[2]: 0.4}
+    with pytest.raises(NothingToDraw, match=r"of --sustained was measured in bursts; .*--ladder --sustained"):
+        picture.draw(run(shares), "bf16", run(shares))
+    elsewhere = under_load(run(shares))
+    elsewhere.env.gpu = "NVIDIA GeForce RTX 5090"
+    with pytest.raises(NothingToDraw, match="another GPU: NVIDIA GeForce RTX 5090, not NVIDIA H200"):
+        picture.draw(run(shares), "bf16", elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [(0.0056, "+0.6%"), (-0.003, "\N{MINUS SIGN}0.3%"), (0.0996, "+10%"), (1.98, "+198%"), (0.0, "+0.0%")],
+)
+def test_a_small_change_has_a_decimal(change: float, text: str) -> None:
+    assert picture._change(change) == text
 
 
 def test_too_few_rungs_are_no_ladder() -> None:
@@ -84,12 +123,14 @@ def test_too_few_rungs_are_no_ladder() -> None:
 
 def test_the_command_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "ladder.json"
+    held = tmp_path / "sustained.json"
     write(run({NAMES[0]: 0.2, NAMES[1]: 0.3}), file)
+    write(under_load(run({NAMES[0]: 0.2, NAMES[1]: 0.3})), held)
     arguments = [
         "--from",
         str(file),
         "--sustained",
-        str(file),
+        str(held),
         "--out",
         str(tmp_path / "out"),
         "--format",

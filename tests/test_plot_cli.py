@@ -56,7 +56,7 @@ def test_kinds_formats_and_json(run_file: Path, tmp_path: Path, capsys: pytest.C
     assert all(Path(path).exists() for path in answer["files"])
 
 
-def test_without_a_gpu_the_newest_packaged_results_are_drawn(
+def test_without_a_gpu_the_fullest_packaged_results_are_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "results"
@@ -64,6 +64,7 @@ def test_without_a_gpu_the_newest_packaged_results_are_drawn(
     write(results(utc="2026-01-01T00:00:00Z"), folder / "z-old.json")
     write(results(utc="2026-03-01T00:00:00Z"), folder / "a-new.json")
     write(results(utc="2026-04-01T00:00:00Z", series=()), folder / "b-empty.json")
+    write(results(utc="2026-05-01T00:00:00Z", rounds=4), folder / "d-repeats-less.json")
     (folder / "c-broken.json").write_text("{")
     monkeypatch.setattr("hgemm.bench.results.PACKAGED", folder)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -59,6 +59,13 @@ def test_cells_are_hatched_where_the_interval_contains_one() -> None:
     assert next(iter(hatched)) == "1.010"
 
 
+def test_a_single_round_leaves_everything_open() -> None:
+    once = timed({"torch": [100.0], "faster": [50.0], "slower": [200.0]})
+    assert [bool(patch.get_hatch()) for _, patch in cells(heatmap.draw(once, "bf16"))] == [True, True]
+    twice = timed({"torch": [100.0] * 2, "faster": [50.0] * 2, "slower": [200.0] * 2})
+    assert [bool(patch.get_hatch()) for _, patch in cells(heatmap.draw(twice, "bf16"))] == [False, False]
+
+
 def test_colours_part_at_one_and_darken_away_from_it() -> None:
     made_up = timed({"torch": [100.0] * 3, **{f"r{us:.0f}": [us] * 3 for us in (62.0, 80.0, 100.1, 125.0, 160.0)}})
     faces = [patch.get_facecolor() for _, patch in cells(heatmap.draw(made_up, "bf16"))]

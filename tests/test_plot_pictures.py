@@ -1,6 +1,7 @@
 """What the pictures show: every contestant where its figures put it, roofs at their rates, text that stays text."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib as mpl
@@ -134,6 +135,31 @@ def test_ceiling_bars_are_shares_of_the_ceiling_of_the_same_case() -> None:
     names = [label.get_text() for label in axes.get_yticklabels()]
     assert names[0] == "cuda_cp_async  128x128x32_s2_w64x32"
     assert any("4096³" in text for text in texts(figure))
+
+
+def test_a_case_cut_short_is_not_the_one_shown_and_its_rounds_are_told() -> None:
+    made_up = results(shapes=SQUARES[:2])
+    cut = results(shapes=SQUARES[1:3], rounds=2).cases[1]
+    cut.complete = False
+    made_up.cases.append(cut)
+    assert [case.M for case in made_up.cases] == [2048, 4096, 8192]
+    for drawn, size in ((made_up, "4096³"), (replace(made_up, cases=[made_up.cases[0], cut]), "2048³")):
+        figure = ceiling.draw(drawn, "bf16")
+        assert any(f", {size}," in text for text in texts(figure))
+        assert any("medians of 2 to 7 interleaved rounds" in text for text in texts(figure))
+    assert any(", 8192³," in text for text in texts(ceiling.draw(replace(made_up, cases=[cut]), "bf16")))
+
+
+def test_the_line_of_the_ceiling_runs_through_no_figures() -> None:
+    series = [("cuda_tma", f"128x128x64_s{stages}_w64x32", 0.1 * stages, 200, 98_304) for stages in range(2, 13)]
+    figure = ceiling.draw(results(shapes=SQUARES[1:2], series=series), "bf16")
+    assert_texts_are_apart_and_inside(figure)
+    (axes,) = figure.axes
+    line = axes.transData.transform((100, 0))[0]
+    spans = [text.get_window_extent() for text in axes.texts if "TFLOPS" in text.get_text()]
+    assert len(spans) == len(series)
+    assert [span for span in spans if span.x0 < line < span.x1] == []
+    assert sum(span.x1 < line for span in spans) >= 3, "a short bar has its figures behind itself"
 
 
 def test_ceiling_takes_the_largest_case_where_4096_is_missing() -> None:

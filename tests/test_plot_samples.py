@@ -71,11 +71,28 @@ def test_a_sample_far_away_is_an_arrow_at_the_edge_with_its_figure() -> None:
     assert axes.get_xlim()[1] <= 10
 
 
+def test_several_samples_far_away_are_arrows_with_one_range() -> None:
+    made_up = results(shapes=SQUARES[:1], series=ONE, rounds=10)
+    timed_rows(made_up.cases[0])[0].timing.samples_us = [100.0] * 6 + [200.0, 160.0, 125.0, 80.0]
+    figure = samples.draw(made_up, "bf16")
+    (axes,) = figure.axes
+    arrows = [mark for mark in marks(axes, names(axes).index("torch")) if mark[0] in "<>"]
+    assert sorted(arrows) == [("<", -10.0)] * 3 + [(">", 10.0)]
+    assert {"\N{MINUS SIGN}50 to \N{MINUS SIGN}20%", "+25%"} <= set(texts(figure))
+    assert_texts_are_apart_and_inside(figure)
+
+
 def test_median_interval_and_noise_are_written_beside_each_row() -> None:
     made_up = results(shapes=SQUARES[:1], series=ONE, rounds=3)
     # 2 * 2048^3 operations in 20 us are 859 TFLOPS; deviations 0, +11.1, -9.1.
     timed_rows(made_up.cases[0])[0].timing.samples_us = [20.0, 18.0, 22.0]
     assert "859 TFLOPS ±10.10%, cv 10.1%" in texts(samples.draw(made_up, "bf16"))
+
+
+def test_a_single_sample_has_no_interval() -> None:
+    written = " ".join(texts(samples.draw(results(shapes=SQUARES[:1], series=ONE, rounds=1), "bf16")))
+    assert "TFLOPS, one sample" in written
+    assert "\N{PLUS-MINUS SIGN}" not in written
 
 
 def test_the_host_is_given_in_microseconds() -> None:

@@ -144,6 +144,21 @@ def test_the_answer_is_the_fastest_with_its_ratio_share_and_equals(tmp_path: Pat
 
 
 @pytest.mark.usefixtures("without_charts")
+def test_a_ratio_of_a_single_round_has_no_interval(tmp_path: Path) -> None:
+    page = page_of(hand_made(contestant("torch", [50.0]), contestant("triton", [100.0])), tmp_path)
+    headings, line = page.tables[FASTEST]
+    assert dict(zip(headings, line, strict=True))["× torch (95% interval)"] == "2.000 (one round)"
+
+
+@pytest.mark.usefixtures("without_charts")
+def test_a_run_cut_short_tells_how_many_rounds_there_were(tmp_path: Path) -> None:
+    assert "Then come 3 rounds. In each" in page_of(hand_made(*THREE), tmp_path).text
+    cut = hand_made(*THREE)
+    cut.cases.append(hand_made(contestant("torch", [50.0]), M=2000).cases[0])
+    assert "Then come 1 to 3 rounds. In each" in page_of(cut, tmp_path).text
+
+
+@pytest.mark.usefixtures("without_charts")
 def test_who_is_more_than_the_margin_behind_is_not_level(tmp_path: Path) -> None:
     page = page_of(hand_made(THREE[0], THREE[1], contestant("triton", [98.9, 79.1, 118.6])), tmp_path)
     assert page.tables[FASTEST][1][-1] == ""

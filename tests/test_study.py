@@ -38,7 +38,7 @@ def test_without_a_gpu_every_backend_multiplies_or_says_why_not(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(study, "newest_packaged", lambda: measured)
+    monkeypatch.setattr(study, "fullest_packaged", lambda: measured)
     monkeypatch.chdir(tmp_path)
     assert study.main(["--out", str(tmp_path / "pictures"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -65,7 +65,7 @@ def test_it_says_so_where_nothing_was_ever_measured(
     def none() -> Path:
         raise NothingToDraw("no measurements come with this package")
 
-    monkeypatch.setattr(study, "newest_packaged", none)
+    monkeypatch.setattr(study, "fullest_packaged", none)
     monkeypatch.setattr(study, "multiply", lambda records, console: [])
     assert study.main(["--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
@@ -106,7 +106,7 @@ def test_a_wrong_backend_is_found_and_the_others_go_on() -> None:
 def test_a_wrong_product_ends_with_status_1(
     no_gpu: None, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(study, "newest_packaged", lambda: measured)
+    monkeypatch.setattr(study, "fullest_packaged", lambda: measured)
     records = [hgemm.backends()["torch"], hgemm.register_backend("broken", breaks)]
     products = study.multiply(records, QUIET)
     monkeypatch.setattr(study, "multiply", lambda records, console: products)
@@ -119,7 +119,7 @@ def test_a_wrong_product_ends_with_status_1(
 def test_a_folder_that_cannot_be_one_is_named(
     no_gpu: None, measured: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(study, "newest_packaged", lambda: measured)
+    monkeypatch.setattr(study, "fullest_packaged", lambda: measured)
     monkeypatch.setattr(study, "multiply", lambda records, console: [])
     assert study.main(["--out", str(measured)]) == 2
     assert str(measured) in capsys.readouterr().err
@@ -137,7 +137,7 @@ class Gpu:
         monkeypatch.setattr("hgemm.cuda_kernels.build.build_units", self.build)
         monkeypatch.setattr(study.check, "main", self.check)
         monkeypatch.setattr(study, "bench_main", self.bench)
-        monkeypatch.setattr(study, "newest_packaged", lambda: pytest.fail("drew old measurements on a GPU"))
+        monkeypatch.setattr(study, "fullest_packaged", lambda: pytest.fail("drew old measurements on a GPU"))
 
     def build(self, units: Any) -> list[Path]:
         self.steps.append("build")

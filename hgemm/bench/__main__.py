@@ -7,6 +7,7 @@ import datetime
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from hgemm.bench.plan import Plan
 from hgemm.bench.preflight import Preflight
 from hgemm.bench.prepare import never
 from hgemm.bench.progress import TerminalObserver
-from hgemm.bench.results import ResultsError, dumps, read, write
+from hgemm.bench.results import FileFull, ResultsError, dumps, read, write
 from hgemm.bench.resume import Previous, nothing_before, resume
 from hgemm.bench.schema import Results
 from hgemm.bench.spreadsheet import csv_text
@@ -62,7 +63,9 @@ def main(argv: list[str] | None = None, machine: Machine | None = None, console:
         _check_paths(options)
         plan = plan_of(options)
         if options.source:
-            return _show(read(options.source), options, _console(options, console))
+            shown = read(options.source)
+            _check_shown(options)
+            return _show(shown, options, _console(options, console))
         if stored is not None and stored.run.complete:
             _console(options, console).print(f"{options.resume} is complete: nothing is left to measure")
             return 0
@@ -75,12 +78,13 @@ def main(argv: list[str] | None = None, machine: Machine | None = None, console:
         previous = nothing_before() if stored is None else _previous(stored, options, machine)
         plan = replace(plan, patterns=tuple(options.backends))
         check_patterns(plan.patterns, hgemm.backends())
+        out = options.out or options.resume
+        if out is None and not _prints(options):
+            out = default_path(machine.environment().gpu, Path.cwd())
+            _check_folder(out, "name one elsewhere with --out")
     except ValueError as error:
         parse.error(str(error))
     console = _console(options, console)
-    out = options.out or options.resume
-    if out is None and not _prints(options):
-        out = default_path(machine.environment().gpu, Path.cwd())
 
     def deliver(outcome: Outcome) -> int:
         _deliver(outcome.results, options, console)
@@ -134,7 +138,10 @@ def measure(
 
     def store(results: Results) -> None:
         if out is not None:
-            write(results, out)
+            try:
+                write(results, out)
+            except OSError as error:
+                raise FileFull(f"{out} cannot be written: {error.strerror}") from None
 
     with TerminalObserver(console, tables=tables, on_case=store) as observer:
         outcome = Bench(
@@ -211,6 +218,29 @@ def _check_paths(options: argparse.Namespace) -> None:
             raise ValueError(f"{path} exists and would be overwritten; name another file or remove it")
         if path and not path.resolve().parent.is_dir():
             raise ValueError(f"the folder of {path} does not exist")
+    for path in (options.out, options.resume, *map(Path, {options.csv, options.markdown} - {None, STDOUT})):
+        if path:
+            _check_folder(path, "name a file elsewhere")
+
+
+def _check_folder(path: Path, way_out: str) -> None:
+    """Raises ValueError, before minutes are measured, where no file can be made beside ``path``."""
+    try:
+        tempfile.TemporaryFile(dir=path.resolve().parent).close()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be written: {error.strerror}; {way_out}") from None
+
+
+def _check_shown(options: argparse.Namespace) -> None:
+    """Raises ValueError for options of a measurement beside --from, which would be ignored."""
+    given = [name for name in ("ladder", "share", "contestant") if getattr(options, name)]
+    if not given:
+        usual = recorded(parser().parse_args([]))
+        changed = [name for name, value in recorded(options).items() if value != usual[name]]
+        given = [name for name in changed if name != "suite"] or changed
+    if given:
+        flags = ", ".join(f"--{name.removesuffix('_minutes').replace('_', '-')}" for name in given)
+        raise ValueError(f"--from shows the whole of a file and measures nothing; leave out {flags}")
 
 
 def _prints(options: argparse.Namespace) -> bool:

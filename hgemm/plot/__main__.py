@@ -38,11 +38,11 @@ from hgemm.plot import (
     terminal,
     timed_dtypes,
 )
-from hgemm.plot.source import default_folder, load, newest_packaged
+from hgemm.plot.source import default_folder, fullest_packaged, load
 from hgemm.program import Parser, end_with, names, reading
 
 EPILOG = """Without --from a CUDA GPU is measured (the quick suite of python -m hgemm.bench); on a machine with none the
-newest measurements that come with the package are drawn. Exit status: 0, 2 if a file or an option cannot be used."""
+fullest measurements that come with the package are drawn. Exit status: 0, 2 if a file or an option cannot be used."""
 
 
 def parser() -> Parser:
@@ -203,9 +203,9 @@ def _print_text(results: Results, answer: dict[str, Any], *, as_json: bool) -> N
 
 
 def _default_source(folder: Path, console: Console) -> Path:
-    """The newest packaged file, or with a CUDA GPU one that is measured now and stored beside the pictures."""
+    """The fullest packaged file, or with a CUDA GPU one that is measured now and stored beside the pictures."""
     if not torch.cuda.is_available():
-        return newest_packaged()
+        return fullest_packaged()
     from hgemm.bench.__main__ import default_path
     from hgemm.bench.__main__ import main as bench
 

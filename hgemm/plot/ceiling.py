@@ -12,6 +12,9 @@ from hgemm.plot import style
 from hgemm.plot.source import USUAL, NothingToDraw, Options, case_name, one_case, timed_cases, wgmma_remark
 
 BAR_INCHES = 0.27
+FIGURES_SIZE = 8.5
+GAP_POINTS = 5.0
+"""Between a bar, or the line at 100%, and the figures behind it."""
 
 
 def draw(results: Results, dtype: str, options: Options = USUAL) -> Figure:
@@ -35,9 +38,10 @@ def draw(results: Results, dtype: str, options: Options = USUAL) -> Figure:
         figure = style.new_figure(height)
         width = style.WIDTH_INCHES - left - 0.2
         axes = style.add_axes(figure, left, bottom, width, height - bottom - top)
+        end = _end(rows, shares, 72 * width)
         for place, row in enumerate(rows):
-            _bar(axes, place, row, shares[label(row)], looks[label(row)])
-        _axes(axes, names, _end(rows, shares, 72 * width))
+            _bar(axes, place, row, shares[label(row)], looks[label(row)], end / (72 * width))
+        _axes(axes, names, end)
         assert ceiling is not None
         gpu = results.env.gpu.removeprefix("NVIDIA ")
         style.title(
@@ -66,17 +70,20 @@ def _name(row: Row) -> str:
     return f"{row.backend}  {row.config}" if row.config else row.backend
 
 
-def _bar(axes: Axes, place: int, row: Row, share: Summary, look: style.Look) -> None:
+def _bar(axes: Axes, place: int, row: Row, share: Summary, look: style.Look, percent_a_point: float) -> None:
     percent = 100 * share.median
+    figures, behind = _figures(row, share), 100 * max(share.median, share.p95)
+    if behind < 100 < behind + (style.text_points(figures, FIGURES_SIZE) + GAP_POINTS) * percent_a_point:
+        behind = 100.0  # the line at 100% runs through no figures
     axes.barh(place, percent, height=0.62, color=look.colour, alpha=0.88, linewidth=0)
     axes.plot([100 * share.p5, 100 * share.p95], [place, place], color=style.INK, linewidth=1.1, zorder=3)
     axes.annotate(
-        _figures(row, share),
-        (max(percent, 100 * share.p95), place),
-        xytext=(5, 0),
+        figures,
+        (behind, place),
+        xytext=(GAP_POINTS, 0),
         textcoords="offset points",
         va="center",
-        fontsize=8.5,
+        fontsize=FIGURES_SIZE,
         zorder=4,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
     )
@@ -87,12 +94,12 @@ def _figures(row: Row, share: Summary) -> str:
 
 
 def _end(rows: list[Row], shares: dict[str, Summary], points: float) -> float:
-    """Where the axis ends, in %, so that the figures behind every bar fit in its ``points``."""
+    """Where the axis ends, in %, so that the figures behind every bar, or behind 100%, fit in its ``points``."""
     ends = [105.0]
     for row in rows:
         share = shares[label(row)]
-        text = style.text_points(_figures(row, share), 8.5) + 12
-        ends.append(100 * max(share.median, share.p95) / (1 - text / points))
+        text = style.text_points(_figures(row, share), FIGURES_SIZE) + 12
+        ends.append(100 * max(share.median, share.p95, 1.0) / (1 - text / points))
     return max(ends)
 
 

@@ -38,8 +38,10 @@ class Cell:
 
     @property
     def ambiguous(self) -> bool:
-        """Whether the interval leaves open which of the two is faster."""
-        return self.ratio is not None and self.ratio.ci_low <= 1 <= self.ratio.ci_high
+        """Whether the interval leaves open which of the two is faster; that of a single round says nothing."""
+        if self.ratio is None:
+            return False
+        return self.ratio.samples == 1 or self.ratio.ci_low <= 1 <= self.ratio.ci_high
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,10 @@ def draw(results: Results, dtype: str, options: Options = USUAL) -> Figure:
         sheets = _maps(cases, dtype, options.baseline, options.contestant)
         what = f"{options.contestant.replace(':', '  ')} over M and N"
     heading = f"Speed over {options.baseline}, {results.env.gpu.removeprefix('NVIDIA ')}, {dtype}"
-    remark = "Medians of ratios paired by round, above 1 is faster. Hatched: the 95% bootstrap interval contains 1."
+    remark = (
+        "Medians of ratios paired by round, above 1 is faster. Hatched: the 95% bootstrap interval contains 1, or "
+        "there was a single round."
+    )
     if any(cell.word for sheet in sheets for strip in sheet.strips for column in strip.columns for cell in column):
         remark += " A word says why there is no time."
     return draw_sheets(sheets, results, heading, what, remark)

@@ -22,12 +22,18 @@ LAST = 104.0
 SHORT = 40.0
 """The figures stand at the foot of a bar of more than so many %, else behind it."""
 
+SMALL = 9.95
+"""Changes below so many % are written with a decimal."""
+
 
 def draw(results: Results, dtype: str, sustained: Results | None = None) -> Figure:
-    """``results`` in bursts; ``sustained``, the same under sustained load, become diamonds.
+    """``results`` as bars; ``sustained``, the same under sustained load, become diamonds.
 
-    Raises NothingToDraw for fewer than two rungs with times and a ceiling at 4096³ or 8192³.
+    Raises NothingToDraw for fewer than two rungs with times and a ceiling at 4096³ or 8192³, and for a ``sustained``
+    that was measured in bursts or on another GPU.
     """
+    if sustained is not None:
+        _check_sustained(results, sustained)
     found = [step for step in steps(results, dtype, sustained) if step.burst]
     sizes = [size for size in SIZES if sum(size in step.burst for step in found) >= FEWEST_RUNGS]
     if not sizes:
@@ -46,7 +52,8 @@ def draw(results: Results, dtype: str, sustained: Results | None = None) -> Figu
         for place, size in enumerate(sizes):
             axes = style.add_axes(figure, left + place * (width + gap), bottom, width, height - bottom - top)
             _panel(axes, found, size, names=place == 0)
-        _legend(figure, bottom - 0.56, left, any(step.sustained for step in found))
+        duty = "under sustained load" if style.is_sustained(results) else "in bursts"
+        _legend(figure, bottom - 0.56, left, duty, any(step.sustained for step in found))
         gpu = results.env.gpu.removeprefix("NVIDIA ")
         style.title(
             figure,
@@ -57,6 +64,23 @@ def draw(results: Results, dtype: str, sustained: Results | None = None) -> Figu
     return figure
 
 
+def _check_sustained(results: Results, sustained: Results) -> None:
+    if not style.is_sustained(sustained):
+        raise NothingToDraw(
+            "the file of --sustained was measured in bursts; measure one with "
+            "`python -m hgemm.bench --ladder --sustained`"
+        )
+    if sustained.env.gpu != results.env.gpu:
+        raise NothingToDraw(f"the file of --sustained is of another GPU: {sustained.env.gpu}, not {results.env.gpu}")
+
+
+def _change(fraction: float) -> str:
+    """In percent, with a decimal where it is small: ``+0.4%``, ``+12%``."""
+    percent = 100 * fraction
+    text = f"{percent:+.1f}%" if abs(percent) < SMALL else f"{percent:+.0f}%"
+    return text.replace("-", "\N{MINUS SIGN}")
+
+
 def _panel(axes: Axes, found: Sequence[Step], size: int, *, names: bool) -> None:
     for place, step in enumerate(found):
         if figures := step.burst.get(size):
@@ -64,7 +88,7 @@ def _panel(axes: Axes, found: Sequence[Step], size: int, *, names: bool) -> None
             colour = style.VERMILLION if step.rung.contestant.startswith("cuda_cp_async") else style.BLUE
             axes.barh(place, percent, height=0.6, color=colour, alpha=0.85, linewidth=0)
             change = gain(step, found, size)
-            text = f"{percent:.1f}%" + (f"  {change:+.0%}" if change is not None else "")
+            text = f"{percent:.1f}%" + (f"  {_change(change)}" if change is not None else "")
             inside = percent > SHORT
             axes.annotate(
                 text,
@@ -107,10 +131,10 @@ def _name(axes: Axes, place: int, step: Step) -> None:
     )
 
 
-def _legend(figure: Figure, bottom: float, left: float, sustained: bool) -> None:
+def _legend(figure: Figure, bottom: float, left: float, duty: str, sustained: bool) -> None:
     entries: list[Any] = [
-        Patch(color=style.VERMILLION, alpha=0.85, label="cp.async, in bursts"),
-        Patch(color=style.BLUE, alpha=0.85, label="TMA, in bursts"),
+        Patch(color=style.VERMILLION, alpha=0.85, label=f"cp.async, {duty}"),
+        Patch(color=style.BLUE, alpha=0.85, label=f"TMA, {duty}"),
     ]
     if sustained:
         mark: dict[str, Any] = {"marker": "D", "markerfacecolor": "white", "markeredgecolor": style.INK}

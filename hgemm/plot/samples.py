@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
 
 from hgemm.bench.metrics import CEILING, is_throttled, label, speed, timed_rows
 from hgemm.bench.schema import Results, Row
@@ -24,7 +25,9 @@ ROW_POINTS = 21.0
 DOT_POINTS = 4.4
 NAME_SIZE = 8.2
 FURTHEST = 10.0
-"""Percent; a sample further from the median is an arrow at the edge, with its figure."""
+"""Percent; a sample further from the median is an arrow at the edge, with its figure, or the range of several."""
+TICK_POINTS = 36.0
+"""Of the axis, at least, for a tick and its label."""
 
 _INTERVAL = "#c9cdd1"
 
@@ -65,7 +68,7 @@ def draw(results: Results, dtype: str, options: Options = USUAL) -> Figure:
     with style.context():
         figure = style.new_figure(bottom + tall + top)
         axes = style.add_axes(figure, left, bottom, width, tall)
-        reach = _axes(axes, strips)
+        reach = _axes(axes, strips, 72 * width)
         for place, strip in enumerate(strips):
             _draw_strip(axes, place, strip, reach, 72 * width)
         if yardsticks:
@@ -97,16 +100,19 @@ def _figures(row: Row, interval: tuple[float, float]) -> str:
         middle = f"{statistics.median(row.timing.samples_us):.3g} µs"
     else:
         middle = f"{whole.median:.3g} TFLOPS"
+    if whole.samples == 1:
+        return f"{middle}, one sample"
     noise = f", cv {100 * whole.cv:.1f}%" if whole.noisy else ""
     return f"{middle} ±{(interval[1] - interval[0]) / 2:.2f}%{noise}"
 
 
-def _axes(axes: Axes, strips: Sequence[Strip]) -> float:
+def _axes(axes: Axes, strips: Sequence[Strip], points: float) -> float:
     """Returns how far the axis reaches on both sides, in percent."""
     furthest = max(abs(value) for strip in strips for value in (*strip.deviations, *strip.interval))
     reach = min(max(1.12 * furthest, 0.5), FURTHEST)
     axes.set(xlim=(-reach, reach), ylim=(-0.6, len(strips) - 0.4))
     axes.set_yticks(range(len(strips)), [strip.name for strip in strips], fontsize=NAME_SIZE)
+    axes.xaxis.set_major_locator(MaxNLocator(max(2, int(points / TICK_POINTS)), steps=(1, 2, 5, 10)))
     axes.xaxis.set_major_formatter(lambda value, _: _signed(value) if value else "0%")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -126,21 +132,24 @@ def _draw_strip(axes: Axes, place: int, strip: Strip, reach: float, points: floa
     for value, at, up, throttled in zip(strip.deviations, shown, aside, strip.throttled, strict=True):
         y = place + up * press / ROW_POINTS
         if abs(value) > reach:
-            inwards = 1 if value < 0 else -1
             axes.plot([at], [y], linestyle="none", color=strip.colour, **_edge_mark(value), clip_on=False, zorder=4)
+        elif throttled:
+            axes.plot([at], [y], linestyle="none", **_THROTTLED_MARK, zorder=4)
+        else:
+            axes.plot([at], [y], linestyle="none", color=strip.colour, **_MARK, zorder=3)
+    for inwards, edge in ((1, -reach), (-1, reach)):
+        if beyond := sorted(round(value) for value in strip.deviations if -inwards * value > reach):
             axes.annotate(
-                _signed(round(value)),
-                (at, y),
+                _range(beyond),
+                (edge, place),
                 xytext=(6 * inwards, 0),
                 textcoords="offset points",
                 ha="left" if inwards > 0 else "right",
                 va="center",
                 fontsize=7.2,
+                zorder=5,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8},
             )
-        elif throttled:
-            axes.plot([at], [y], linestyle="none", **_THROTTLED_MARK, zorder=4)
-        else:
-            axes.plot([at], [y], linestyle="none", color=strip.colour, **_MARK, zorder=3)
     axes.annotate(
         strip.figures,
         (1, place),
@@ -163,6 +172,12 @@ _THROTTLED_MARK: dict[str, Any] = {
 
 def _signed(percent: float) -> str:
     return f"{percent:+g}%".replace("-", "\N{MINUS SIGN}")
+
+
+def _range(percents: Sequence[int]) -> str:
+    """``-50%`` for one, ``-50 to -20%`` for several."""
+    low, high = percents[0], percents[-1]
+    return _signed(low) if low == high else f"{_signed(low)[:-1]} to {_signed(high)}"
 
 
 def _edge_mark(value: float) -> dict[str, Any]:

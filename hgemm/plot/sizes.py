@@ -85,7 +85,8 @@ def _remark(scene: Scene, cases: Sequence[CaseResult], panels: Sequence[Group]) 
     if any(scene.shares(panel) for panel in panels):
         words.append(
             f"The limit is the {CEILING} ceiling, {scene.ceiling:.3g} TFLOPS, or what a large copy's "
-            f"{scene.bandwidth:.3g} TB/s allow for compulsory bytes, whichever is less."
+            f"{scene.bandwidth:.3g} TB/s allow for compulsory bytes, whichever is less; "
+            "what mostly reads can be a little faster than a copy."
         )
     if len(panels) > MOST_PANELS:
         words.append(f"{len(panels) - MOST_PANELS} more families of products are in the file.")

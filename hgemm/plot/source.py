@@ -42,16 +42,23 @@ def load(path: Path) -> Results:
     return results
 
 
-def newest_packaged() -> Path:
-    """The newest packaged results file in which the device was timed. Raises NothingToDraw if there is none."""
+def fullest_packaged() -> Path:
+    """The packaged results file with the most samples of the device's time, the newest of several; a run that repeats
+    a part of another, to show how far the two agree, is not it. Raises NothingToDraw if there is none."""
+    samples: dict[Path, int] = {}
     for path in packaged():
         try:
-            results = load(path)
+            samples[path] = _device_samples(load(path))
         except (ResultsError, NothingToDraw):
             continue
-        if any(_on_the_device(case) for case in results.cases):
-            return path
-    raise NothingToDraw("no measurements come with this package; name a results file with --from")
+    if not any(samples.values()):
+        raise NothingToDraw("no measurements come with this package; name a results file with --from")
+    return max(samples, key=lambda path: samples[path])
+
+
+def _device_samples(results: Results) -> int:
+    timings = [row.timing for case in results.cases for row in timed_rows(case)]
+    return sum(len(timing.samples_us) for timing in timings if timing and timing.mode != "e2e")
 
 
 def default_folder() -> Path:
@@ -82,7 +89,8 @@ def _on_the_device(case: CaseResult) -> bool:
 
 
 def one_case(cases: Sequence[CaseResult], mnk: tuple[int, int, int] | None) -> CaseResult:
-    """The case of the size asked for; without one 4096^3 if it was measured, else the one with the most work.
+    """The case of the size asked for; without one, among those whose rounds were not cut short if there are any, 4096^3
+    if it was measured, else the one with the most work.
 
     Of several layouts or batches of that size the plain one comes first. Raises NothingToDraw if the size is not there.
     """
@@ -92,7 +100,7 @@ def one_case(cases: Sequence[CaseResult], mnk: tuple[int, int, int] | None) -> C
             sizes = ", ".join(dict.fromkeys(f"{case.M},{case.N},{case.K}" for case in cases))
             raise NothingToDraw(f"no case of {','.join(map(str, mnk))} in {cases[0].dtype}; there are {sizes}")
         return min(found, key=lambda case: (case.batch, case.layout != "nn"))
-    return max(cases, key=lambda case: (_is_usual(case), case.flops, case.layout == "nn"))
+    return max(cases, key=lambda case: (case.complete, _is_usual(case), case.flops, case.layout == "nn"))
 
 
 def _is_usual(case: CaseResult) -> bool:

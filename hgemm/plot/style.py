@@ -238,16 +238,28 @@ def method(results: Results) -> str:
     }[timing.mode]
     duty = (
         f"{timing.burst_ms:g} ms bursts, {timing.idle_ms:g} ms idle"
-        if timing.idle_ms
+        if not is_sustained(results)
         else f"sustained load, {timing.burst_ms:g} ms bursts"
     )
-    rounds = max(
+    return f"{mode} · {duty} · medians of {rounds(results, 'interleaved ')}"
+
+
+def rounds(results: Results, kind: str = "") -> str:
+    """How many samples contestants have: ``11 rounds``, ``1 to 11 rounds`` where a run was cut short."""
+    counts = {
         len(row.timing.samples_us)
         for case in results.cases
         for row in case.rows
         if row.role == "contestant" and row.timing
-    )
-    return f"{mode} · {duty} · medians of {rounds} interleaved rounds"
+    }
+    found = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    return f"{found} {kind}round{'' if found == '1' else 's'}"
+
+
+def is_sustained(results: Results) -> bool:
+    """Whether contestants were timed under load without idle, and not in bursts."""
+    timing = _first_timing(results)
+    return timing is not None and not timing.idle_ms
 
 
 def _first_timing(results: Results) -> Timing | None:

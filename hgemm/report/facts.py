@@ -6,6 +6,7 @@ import statistics
 
 from hgemm.bench.metrics import clock_mhz, throttled, timed_rows
 from hgemm.bench.schema import Results, Timing
+from hgemm.plot import style
 
 Facts = list[tuple[str, str]]
 """Names and values."""
@@ -32,7 +33,6 @@ def summary(results: Results) -> str:
 def method(results: Results) -> list[str]:
     """How it was measured, a paragraph each."""
     timings = _timings(results)
-    rounds = max(len(timing.samples_us) for timing in timings)
     texts = [MODES[mode] for mode in dict.fromkeys(timing.mode for timing in timings)]
     first = timings[0]
     duty = (
@@ -43,8 +43,8 @@ def method(results: Results) -> list[str]:
     return [
         "Every contestant first computes the product once and is checked against fp64; one that is wrong is not timed. "
         "“Error / bound” is its largest error as a fraction of what rounding in fp32 may cost.",
-        f"Then come {rounds} rounds. In each of them every contestant, in an order drawn anew, {duty}; one sample is "
-        "the mean over the calls of a burst. " + " ".join(texts),
+        f"Then come {style.rounds(results)}. In each of them every contestant, in an order drawn anew, {duty}; one "
+        "sample is the mean over the calls of a burst. " + " ".join(texts),
         "Figures are medians of the samples. Ratios are formed within each round, where a clock that drifts slows both "
         "sides alike, and then summarised; the interval is the 95% bootstrap interval of the median. The mma.sync "
         "ceiling is what the tensor cores reach by that instruction on registers alone, timed in the same rounds.",

@@ -264,7 +264,8 @@ def _ratio(ratio: Summary | None) -> Cells:
     column = Column("× torch (95% interval)", number=True)
     if ratio is None:
         return {column: Cell("")}
-    return {column: Cell(f"{ratio.median:.3f} ({ratio.ci_low:.3f}–{ratio.ci_high:.3f})", ratio.median)}
+    interval = f"{ratio.ci_low:.3f}–{ratio.ci_high:.3f}" if ratio.samples > 1 else "one round"
+    return {column: Cell(f"{ratio.median:.3f} ({interval})", ratio.median)}
 
 
 def _longest(shares: Iterable[Summary | None]) -> float:
