@@ -6,6 +6,7 @@
 //   encode_tensor_map(map, matrix, box)
 //   resources<kernel>(threads, shared_bytes, result)
 //   resident_blocks<kernel>(threads, shared_bytes, blocks)
+//   resident_clusters<kernel>(cluster, threads, shared_bytes, clusters)
 //
 // Each returns nullptr, or a message that stays valid until this thread's next call.
 #pragma once
@@ -150,6 +151,36 @@ const char* resident_blocks(int threads, int shared_bytes, uint32_t* blocks) {
   if (*blocks == 0)
     return message("no block of %d threads with %d bytes of shared memory fits the device", threads, shared_bytes);
   if (device < 64) known[device].store(*blocks, std::memory_order_relaxed);
+  return nullptr;
+}
+
+// The same for clusters of `cluster` blocks: clusters that the device holds at a time. Not simply its blocks by their
+// number: a cluster lies within one cluster of the device's multiprocessors (GPC), of which some have fewer.
+template <auto Kernel>
+const char* resident_clusters(uint32_t cluster, int threads, int shared_bytes, uint32_t* clusters) {
+  static std::atomic<uint32_t> known[64]{};
+  int device;
+  if (cudaError_t error = cudaGetDevice(&device)) return describe("cudaGetDevice", error);
+  if (device < 64 && (*clusters = known[device].load(std::memory_order_relaxed))) return nullptr;
+  if (const char* error = prepare<Kernel>(shared_bytes)) return error;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = cluster;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(cluster);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int count = 0;
+  if (cudaError_t error = cudaOccupancyMaxActiveClusters(&count, Kernel, &config))
+    return describe("cudaOccupancyMaxActiveClusters", error);
+  if (count <= 0)
+    return message("no cluster of %d blocks of %d threads with %d bytes of shared memory fits the device",
+                   static_cast<int>(cluster), threads, shared_bytes);
+  *clusters = static_cast<uint32_t>(count);
+  if (device < 64) known[device].store(*clusters, std::memory_order_relaxed);
   return nullptr;
 }
 

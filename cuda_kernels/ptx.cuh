@@ -161,7 +161,7 @@ HGEMM_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.releas
 HGEMM_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
 // mapa: where `address`, of this block's shared memory, lies in that of the cluster's block `rank`; an address for
-// ld_shared_cluster_v4 (`.shared::cluster` state space) alone.
+// ld_shared_cluster_v4 and mbarrier_arrive_cluster_after (`.shared::cluster` state space) alone.
 HGEMM_DEVICE uint32_t mapa(uint32_t address, uint32_t rank) {
   uint32_t mapped;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
@@ -335,6 +335,18 @@ HGEMM_DEVICE void mbarrier_arrive_after(bool arrives, uint32_t barrier, uint32_t
       : "memory");
 }
 
+// The same on an mbarrier of any block of the cluster: `barrier` is an address of mapa. Lanes may name different ones.
+HGEMM_DEVICE void mbarrier_arrive_cluster_after(bool arrives, uint32_t barrier, uint32_t loaded) {
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "setp.ne.u32 p, %0, 0;\n"
+      "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%1];\n"
+      "}" ::"r"(static_cast<uint32_t>(arrives)),
+      "r"(after(loaded, barrier))
+      : "memory");
+}
+
 // Waits until the phase of the given parity has completed: 0 for the first, 1 for the second, 0 for the third, ...
 // What was copied in that phase is visible afterwards.
 HGEMM_DEVICE void mbarrier_wait_parity(uint32_t barrier, uint32_t parity) {
@@ -366,6 +378,18 @@ HGEMM_DEVICE void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map,
       "cp.async.bulk.tensor.3d.shared::cta.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
           destination),
       "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(batch)
+      : "memory");
+}
+
+// The same, into every block of the cluster whose bit is set in `blocks`: at the same place of its shared memory as
+// `destination` has in this block's, and counted by the mbarrier at the place of `barrier`. L2 is read once for all.
+// A block may be sent bytes before it has announced them, as long as the arrival that announces them is missing.
+HGEMM_DEVICE void tma_load_3d_multicast(uint32_t destination, const hgemm::TensorMap* map, uint32_t barrier, int column,
+                                        int row, int batch, uint32_t blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%3, "
+      "%4, %5}], [%2], %6;" ::"r"(destination),
+      "l"(map), "r"(barrier), "r"(column), "r"(row), "r"(batch), "h"(static_cast<uint16_t>(blocks))
       : "memory");
 }
 
