@@ -34,11 +34,8 @@ compiled_ones: dict[tuple[Family, str, torch.dtype, int, bool], Compiled] = {}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing is taken from the user's cache of kernels, nor left there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
+def kept_for_this_file(own_cache: None) -> Iterator[None]:
+    yield
     compiled_ones.clear()
 
 
@@ -83,7 +80,7 @@ def test_a_configuration_fits_where_it_is_meant_to_run(
         return
     made = compiled(family, config, dtype, target)
     assert made.spill_loads <= PUT_ASIDE.get(config, 0)
-    assert "LDL" not in loop_of(made)
+    assert not made.spill_loads or "LDL" not in loop_of(made)
     assert made.shared_bytes <= entry.shared_bytes[target] <= limit(target)
     assert made.registers * entry.config.threads <= 65_536
 
@@ -120,8 +117,9 @@ def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(
         assert split != ("cp.async.bulk.tensor.2d.global.shared::cta" in made.ptx)
         assert not re.search(r"\bcp\.async\.c[ag]\.", made.ptx)
         assert not re.search(r"\bst\.global\b[^\n]*\.b16", made.ptx)
-        assert "UTMALDG" in made.sass
-        assert split != ("UTMASTG" in made.sass)
+        if dtype == BF16:
+            assert "UTMALDG" in made.sass
+            assert split != ("UTMASTG" in made.sass)
         holds_the_right_product(made, dtype, by_wgmma(family, config, target))
 
 
@@ -134,26 +132,25 @@ def test_pointer_loads_become_16_byte_cp_async(config: str, target: int, dtype: 
     assert copies
     assert {(kind, int(size, 0)) for kind, size in copies} == {("cg", 16)}
     assert "cp.async.bulk" not in made.ptx
-    assert "LDGSTS" in made.sass
+    assert dtype == FP16 or "LDGSTS" in made.sass
     holds_the_right_product(made, dtype, by_wgmma(POINTER, config, target))
 
 
 def holds_the_right_product(made: Compiled, dtype: torch.dtype, wgmma: bool) -> None:
-    """fp32 accumulation, all of it by one instruction."""
+    """fp32 accumulation, all of it by one instruction. What ptxas makes of that is the same for either type, and is
+    looked at for one: to disassemble takes longer than to compile."""
     kind = MMA_TYPE[dtype]
     by_wgmma = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.(\S+)", made.ptx)
     mma = re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.(\S+)", made.ptx)
-    if wgmma:
-        assert set(by_wgmma) == {f"f32.{kind}.{kind}"}
-        assert mma == []
-        assert "HGMMA" in made.sass
-        assert not re.search(r"\bHMMA", made.sass)
-    else:
-        assert set(mma) == {f"f32.{kind}.{kind}.f32"}
-        assert "wgmma" not in made.ptx
-        assert re.search(r"\bHMMA", made.sass)
-        assert "HGMMA" not in made.sass
-        assert "LDSM" in made.sass  # ldmatrix
+    assert set(by_wgmma) == ({f"f32.{kind}.{kind}"} if wgmma else set())
+    assert set(mma) == (set() if wgmma else {f"f32.{kind}.{kind}.f32"})
+    assert ("wgmma" in made.ptx) == wgmma
+    if dtype == FP16:
+        return
+    assert ("HGMMA" in made.sass) == wgmma
+    assert bool(re.search(r"\bHMMA", made.sass)) != wgmma
+    assert wgmma or "LDSM" in made.sass  # ldmatrix
+    assert made.spill_loads == made.sass.count("LDL")  # nothing is read from a stack that is none
 
 
 @pytest.mark.parametrize("fails", [False, True])

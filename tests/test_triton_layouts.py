@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import numpy
 import pytest
@@ -103,13 +102,6 @@ def test_the_numbers_of_an_arrangement() -> None:
     assert (strided.contiguous, strided.column_a, strided.alignment) == (False, 2, 1)
     single = arrange((1, 5), (77, 1), (5, 1), (1, 99), (1, 1), (3, 3))
     assert (single.stride_a, single.stride_b) == (8, 8)
-
-
-@pytest.fixture(scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
 
 
 def compiled(family: Family, config: str, layout: str, target: int, batched: bool) -> Compiled:
