@@ -26,6 +26,7 @@ CONFIGS = [
     if not is_specialized(entry.config.name)
 ]
 STUDIED = (90, 120)
+TYPES = [pytest.param(FP16, marks=pytest.mark.one_triton), BF16]
 
 # Of Triton 3.9 for sm_90: a register that is put aside before the loop and read back behind it.
 PUT_ASIDE = {"16x128x128_s3_w16x32": 1}
@@ -68,7 +69,7 @@ def loop_of(made: Compiled) -> dict[str, int]:
     return dict(loop.counts)
 
 
-@pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
+@pytest.mark.parametrize("dtype", TYPES, ids=named)
 @pytest.mark.parametrize("target", STUDIED)
 @pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
 def test_a_configuration_fits_where_it_is_meant_to_run(
@@ -98,7 +99,7 @@ def test_the_table_states_the_shared_memory_that_the_compiler_reports(family: Fa
     assert (set(found) == {90}) if family is MMA_SYNC else ({90, 120} <= set(found))
 
 
-@pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
+@pytest.mark.parametrize("dtype", TYPES, ids=named)
 @pytest.mark.parametrize(("family", "config"), [pair for pair in CONFIGS if pair[0] is not POINTER], ids=named)
 def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(
     family: Family, config: str, dtype: torch.dtype
@@ -123,7 +124,7 @@ def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(
         holds_the_right_product(made, dtype, by_wgmma(family, config, target))
 
 
-@pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
+@pytest.mark.parametrize("dtype", TYPES, ids=named)
 @pytest.mark.parametrize("target", STUDIED)
 @pytest.mark.parametrize("config", [entry.config.name for entry in POINTER.configs])
 def test_pointer_loads_become_16_byte_cp_async(config: str, target: int, dtype: torch.dtype) -> None:
@@ -194,6 +195,7 @@ def test_stages_are_buffers_in_flight(stages: int) -> None:
     assert compiled(POINTER, f"128x128x32_s{stages}_w64x32", BF16, 120).shared_bytes == (stages - 1) * tile_bytes
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
 def test_the_warp_tile_of_a_name_follows_from_its_warps(family: Family, config: str) -> None:
     parsed = family.find(config).config

@@ -38,6 +38,7 @@ def check(family: Family, config: str | None, shape: tuple[int, int, int], *plac
     assert untouched(out), placement
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("family", "form"), FITS, ids=lambda value: getattr(value, "name", value))
 def test_every_placement_is_exact(interpreter: None, family: Family, form: str, layout: str) -> None:
@@ -86,6 +87,7 @@ def test_vectors_and_ragged_extents_with_odd_strides(interpreter: None, M: int, 
         assert untouched(out), name
 
 
+@pytest.mark.one_triton
 def test_the_numbers_of_an_arrangement() -> None:
     a, b, out = (torch.empty(shape).half() for shape in ((BATCHES, 16, 24), (32, 24), (BATCHES, 16, 32)))
     found = arrange(a.shape, a.stride(), b.t().shape, b.t().stride(), out.shape, out.stride())

@@ -176,6 +176,7 @@ def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: 
     assert stored.total() == len(stored) == whole * len(pieces) // 9
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize(
     ("config", "pattern", "replacement"),
     [
@@ -235,6 +236,7 @@ def test_every_layout_and_type_is_multiplied_from_shared_memory(config: str, dty
     assert code.spill_loads == 0
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize("config", SPECIALIZED)
 def test_warpgroups_share_a_tile_evenly(config: str) -> None:
     parsed, options = Config.parse(config), specialized_options(config)

@@ -186,9 +186,7 @@ def aligned(values: np.ndarray) -> np.ndarray:
     return copy
 
 
-def run_all(
-    mutants: Sequence[Mutant], report: Callable[[Outcome], None], until_caught: bool = False
-) -> list[Outcome]:
+def run_all(mutants: Sequence[Mutant], report: Callable[[Outcome], None], until_caught: bool = False) -> list[Outcome]:
     """Runs mutants on all processors, calling `report` for each as it is done. Raises DoesNotApply, BuildError."""
     core = core_object()
     outcomes: dict[str, Outcome] = {}
