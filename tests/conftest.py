@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -35,6 +36,21 @@ def _missing_nvcc() -> str | None:
     except toolchain.BuildError as error:
         return str(error)
     return None
+
+
+@pytest.fixture(scope="session")
+def triton_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what Triton compiles, one for all files and processes of a run: each kernel is compiled once."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "triton"
+
+
+@pytest.fixture(scope="module")
+def own_cache(triton_cache: Path) -> Iterator[None]:
+    """Nothing is taken from the user's cache of kernels, nor left there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_CACHE_DIR", str(triton_cache))
+        yield
 
 
 @pytest.fixture(autouse=True)

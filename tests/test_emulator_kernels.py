@@ -40,17 +40,51 @@ def check(unit, config, M, N, K, **options):
     return report
 
 
+def extents(config):
+    """K of one tile, then of every number of tiles modulo the stages, each with a partly filled tile at the end."""
+    return [8, *(config.tile_k * (config.stages + extra) + 8 for extra in range(config.stages))]
+
+
+def runs(unit, config):
+    """(tiles of C, K, schedule) of a unit. When copies land has nothing to do with what the elements are: of every
+    layout, K and schedule one type has a single tile, and of every layout and K one type has four."""
+    layout, dtype = LAYOUTS.index(unit.layout), list(DTYPES).index(unit.dtype)
+    for number, K in enumerate(extents(config)):
+        half = (number + layout + dtype) % 2
+        yield from ((1, K, schedule) for schedule in SCHEDULES[half::2])
+        if half:
+            yield 4, K, SCHEDULES[(number // 2 + layout) % 4]
+
+
 @pytest.mark.parametrize(("unit", "config"), CONFIGS)
 def test_every_kernel_is_exact_and_silent(unit, config):
-    # K of one tile, then of every number of tiles modulo the stages, each with a partly filled tile at the end.
-    extents = [8, *(config.tile_k * (config.stages + extra) + 8 for extra in range(config.stages))]
-    shapes = [((8, 8), 0x400), ((config.tile_m + 8, config.tile_n + 8), 0xC00)]
-    # Four tiles of C under one schedule for each K, another one in every unit; a single tile under all of them.
-    (one, one_base), (four, four_base) = shapes
-    for number, K in enumerate(extents, units().index(unit)):
-        for schedule in SCHEDULES:
-            check(unit, config, *one, K, schedule=schedule, shared_base=one_base)
-        check(unit, config, *four, K, schedule=SCHEDULES[number % len(SCHEDULES)], shared_base=four_base)
+    shapes = {1: ((8, 8), 0x400), 4: ((config.tile_m + 8, config.tile_n + 8), 0xC00)}
+    for tiles, K, schedule in runs(unit, config):
+        shape, base = shapes[tiles]
+        check(unit, config, *shape, K, schedule=schedule, shared_base=base)
+
+
+def test_the_types_share_the_work_and_leave_nothing_out():
+    for family in FAMILIES.values():
+        for config in (kernel.config for kernel in family.configs):
+            found = {
+                (layout, dtype): list(runs(Unit(family.name, dtype, layout), config))
+                for layout in LAYOUTS
+                for dtype in DTYPES
+            }
+            for layout in LAYOUTS:
+                both = [run for dtype in DTYPES for run in found[layout, dtype]]
+                one, four = ([run[1:] for run in both if run[0] == tiles] for tiles in (1, 4))
+                assert sorted(one) == sorted((K, schedule) for K in extents(config) for schedule in SCHEDULES)
+                assert [K for K, _ in sorted(four)] == extents(config)
+            for dtype in DTYPES:
+                every = {(tiles, schedule) for layout in LAYOUTS for tiles, _, schedule in found[layout, dtype]}
+                assert every == {(tiles, schedule) for tiles in (1, 4) for schedule in SCHEDULES}, (config, dtype)
+                assert {K for layout in LAYOUTS for tiles, K, _ in found[layout, dtype] if tiles == 4} == set(
+                    extents(config)
+                )
+            for unit, of_unit in found.items():
+                assert {schedule for tiles, _, schedule in of_unit if tiles == 1} == set(SCHEDULES), (config, unit)
 
 
 def in_aligned_rows(values, letter):

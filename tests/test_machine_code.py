@@ -5,6 +5,8 @@ Nothing here needs a GPU: the cubins are read with cuobjdump.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
 
 import pytest
@@ -13,20 +15,46 @@ from hgemm.config import Config
 from hgemm.cuda_kernels import build
 from hgemm.cuda_kernels.configs import DTYPES, FAMILIES, GEFORCE_SHARED_BYTES, LAYOUTS, Unit
 from hgemm.cuda_kernels.inspect_code import _cuobjdump as cuobjdump
-from hgemm.cuda_kernels.inspect_code import machine_code, resource_usage
+from hgemm.cuda_kernels.inspect_code import machine_code as disassembled
+from hgemm.cuda_kernels.inspect_code import resource_usage
 
 pytestmark = pytest.mark.nvcc
 
 ARCHITECTURES = ("90a", "120f")
-UNITS = [Unit(family, dtype, layout) for family in FAMILIES for dtype in DTYPES for layout in LAYOUTS]
 HOPPER_SHARED_BYTES = 232_448
-TMA_UNITS = pytest.mark.parametrize(
-    "unit", [unit for unit in UNITS if unit.family == "tma"], ids=lambda unit: unit.name
+# What is compiled: of each family each layout for each architecture, for one of the two types, which differ in the name
+# of the product and of the rounding alone. Each type is compiled for each architecture and in each layout.
+COMPILED = [
+    (Unit(family, DTYPES[(number + (arch == "120f")) % 2], layout), arch)
+    for family in FAMILIES
+    for number, layout in enumerate(LAYOUTS)
+    for arch in ARCHITECTURES
+]
+# All tests of a unit come one after the other: its listing has 16 MB and is made once.
+EVERY_UNIT, TMA_UNITS = (
+    pytest.mark.parametrize(
+        ("unit", "arch"),
+        [(unit, arch) for unit, arch in COMPILED if unit.family in families],
+        ids=lambda value: value if isinstance(value, str) else value.name,
+        scope="module",
+    )
+    for families in (FAMILIES, ("tma",))
 )
+machine_code = functools.lru_cache(maxsize=2)(disassembled)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_every_pair_of_type_layout_and_architecture_is_compiled() -> None:
+    for family in FAMILIES:
+        cases = [(unit.dtype, unit.layout, arch) for unit, arch in COMPILED if unit.family == family]
+        for chosen, axes in (
+            ((0, 1), (DTYPES, LAYOUTS)),
+            ((0, 2), (DTYPES, ARCHITECTURES)),
+            ((1, 2), (LAYOUTS, ARCHITECTURES)),
+        ):
+            assert {tuple(case[axis] for axis in chosen) for case in cases} == set(itertools.product(*axes))
+
+
+@EVERY_UNIT
 def test_no_kernel_spills(unit: Unit, arch: str) -> None:
     for name, resources in resource_usage(unit, arch).items():
         assert resources.spill_bytes == 0, name
@@ -34,7 +62,7 @@ def test_no_kernel_spills(unit: Unit, arch: str) -> None:
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_the_kernel_that_adds_parts_reads_vectors_and_does_not_spill(arch: str) -> None:
-    cubin = build.compile_cubin(Unit("tma", "bf16"), arch)
+    cubin = build.compile_cubin(nn(arch), arch)
     usage = re.findall(r"Function (\S*add_parts\S*?):\s*(REG:[^\n]*)", cuobjdump("-res-usage", cubin))
     assert usage
     for name, numbers in usage:
@@ -49,7 +77,6 @@ def test_the_kernel_that_adds_parts_reads_vectors_and_does_not_spill(arch: str) 
             assert wait < min(n for n, text in enumerate(instructions) if "LDG" in text)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
 @TMA_UNITS
 def test_the_blocks_of_a_cluster_meet_twice_and_read_vectors_in_between(unit: Unit, arch: str) -> None:
     """What splits K leaves its sums in shared memory, arrives, waits, reads a slice of every part, arrives, stores C,
@@ -89,13 +116,13 @@ def test_the_blocks_of_a_cluster_meet_twice_and_read_vectors_in_between(unit: Un
 def test_two_blocks_fit_where_two_are_meant_to() -> None:
     """Registers and shared memory together, as the device counts them."""
     for family in FAMILIES.values():
-        usage = resource_usage(Unit(family.name, "bf16"), "90a")
+        usage = resource_usage(nn("90a", family.name), "90a")
         for kernel in family.configs:
             assert usage[kernel.name].blocks_per_multiprocessor >= kernel.blocks_per_multiprocessor, kernel.name
 
 
 def test_the_48_kb_configuration_runs_twice_on_a_geforce_multiprocessor() -> None:
-    usage = resource_usage(Unit("tma", "bf16"), "120f")
+    usage = resource_usage(nn("120f"), "120f")
     assert usage["128x128x32_s3_w64x32"].blocks_per_multiprocessor == 2
     assert usage["128x128x64_s3_w64x32"].blocks_per_multiprocessor == 1
 
@@ -107,19 +134,19 @@ def test_shared_memory_stays_within_the_device_it_is_meant_for() -> None:
             assert kernel.shared_bytes <= (GEFORCE_SHARED_BYTES if kernel.geforce else HOPPER_SHARED_BYTES)
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_kernels_hold_the_instructions_they_claim(dtype: str, arch: str) -> None:
-    mma = "HMMA.16816.F32.BF16" if dtype == "bf16" else "HMMA.16816.F32 "
-    for family, copies, absent in (("tma", "UTMALDG.3D", "LDGSTS"), ("cp_async", "LDGSTS", "UTMALDG")):
-        for name, code in machine_code(Unit(family, dtype), arch).items():
-            assert mma in code, name
-            assert "LDSM.16.M88.4" in code and "LDSM.16.MT88.4" in code, name
-            assert copies in code and absent not in code, name
-            assert "STG.E.128" in code, name  # C in 16-byte stores
+@EVERY_UNIT
+def test_kernels_hold_the_instructions_they_claim(unit: Unit, arch: str) -> None:
+    mma = "HMMA.16816.F32.BF16" if unit.dtype == "bf16" else "HMMA.16816.F32 "
+    copies, absent = ("UTMALDG.3D", "LDGSTS") if unit.family == "tma" else ("LDGSTS", "UTMALDG")
+    # Fragments of A lie along K, those of B across it: where memory does not, ldmatrix transposes.
+    plain, transposing = unit.layout != "tn", unit.layout != "nt"
+    for name, code in machine_code(unit, arch).items():
+        assert mma in code, name
+        assert ("LDSM.16.M88.4" in code, "LDSM.16.MT88.4" in code) == (plain, transposing), name
+        assert copies in code and absent not in code, name
+        assert "STG.E.128" in code, name  # C in 16-byte stores
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
 @TMA_UNITS
 def test_c_is_stored_by_tma_where_the_name_says_so(unit: Unit, arch: str) -> None:
     for name, code in machine_code(unit, arch).items():
@@ -141,12 +168,16 @@ def test_c_is_stored_by_tma_where_the_name_says_so(unit: Unit, arch: str) -> Non
         assert len(waits) == boxes + 1, name
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_tma_is_issued_without_a_loop_over_lanes_or_a_call(arch: str) -> None:
+@TMA_UNITS
+def test_tma_is_issued_without_a_loop_over_lanes_or_a_call(unit: Unit, arch: str) -> None:
     """What the compiler adds where it cannot see that one lane issues, or that the block owns the destination."""
-    for layout in LAYOUTS:
-        for name, code in machine_code(Unit("tma", "bf16", layout), arch).items():
-            assert "BRA.U.ANY" not in code and "CALL" not in code, (layout, name)
+    for name, code in machine_code(unit, arch).items():
+        assert "BRA.U.ANY" not in code and "CALL" not in code, name
+
+
+def nn(arch: str, family: str = "tma") -> Unit:
+    """The row-major unit of a family that is compiled for ``arch``."""
+    return next(unit for unit, of in COMPILED if (unit.family, unit.layout, of) == (family, "nn", arch))
 
 
 def frees_by_mbarriers(name: str) -> bool:
@@ -154,6 +185,7 @@ def frees_by_mbarriers(name: str) -> bool:
     return not {"rotate", "producer"}.isdisjoint(Config.parse(name).flags)
 
 
+@functools.lru_cache(maxsize=80)  # the configurations of two units
 def instructions_of(code: str) -> list[str]:
     return re.findall(r"/\*[0-9a-f]{4,5}\*/\s+([^;]+);", code)
 
@@ -175,7 +207,6 @@ def destinations_in_flight(instructions: list[str], begun_before: int | None = N
     return set().union(*unread.values()) if unread else set()
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
 @TMA_UNITS
 def test_a_stage_is_refilled_only_behind_its_last_ldmatrix(unit: Unit, arch: str) -> None:
     """No BAR in the main loop may come while an ldmatrix is in flight.
@@ -194,7 +225,6 @@ def test_a_stage_is_refilled_only_behind_its_last_ldmatrix(unit: Unit, arch: str
             assert not destinations_in_flight(instructions[:barrier]), (name, instructions[barrier])
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
 @TMA_UNITS
 def test_a_stage_is_freed_only_behind_its_last_ldmatrix(unit: Unit, arch: str) -> None:
     """No arrival that frees a stage may come while an ldmatrix from it is in flight. It comes once a tile: where
@@ -214,7 +244,6 @@ def test_a_stage_is_freed_only_behind_its_last_ldmatrix(unit: Unit, arch: str) -
         assert not destinations_in_flight(instructions[: arrivals[0]], begun_before=end), name
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
 @TMA_UNITS
 def test_the_tensor_cores_pass_a_tile_with_two_branches(unit: Unit, arch: str) -> None:
     """In the main loop of a kernel that frees stages by mbarriers: to the wait for the next tile, if it has not landed,

@@ -18,18 +18,12 @@ from hgemm.profile.launch import Launch
 from hgemm.profile.ncu import KernelCounters, NoCounters
 from hgemm.profile.static import Gpu, NoFacts
 
+pytestmark = pytest.mark.usefixtures("own_cache")
+
 TRITON = "triton:128x128x32_s4_w64x32"
 QUICK = ("--mnk", "4096,4096,4096", "--arch", "120f", "--backend", TRITON, "torch")
 
 Collect = Callable[[Launch], list[KernelCounters]]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> object:
-    """Nothing is taken from the user's cache of kernels, nor left there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
 
 
 @pytest.fixture

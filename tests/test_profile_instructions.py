@@ -133,11 +133,11 @@ def test_ptx_is_counted_by_kind_and_comments_are_not() -> None:
 
 
 @pytest.mark.nvcc
-@pytest.mark.parametrize("arch", ["90a", "120f"])
+@pytest.mark.parametrize(("arch", "dtype"), [("90a", "f16"), ("120f", "bf16")])  # as in test_machine_code
 @pytest.mark.parametrize("family", list(FAMILIES))
-def test_a_pass_through_a_cuda_kernel_is_one_step_of_k(family: str, arch: str) -> None:
+def test_a_pass_through_a_cuda_kernel_is_one_step_of_k(family: str, arch: str, dtype: str) -> None:
     """Products and ldmatrix follow from the tile: one mma is 16 x 8 x 16, one ldmatrix.x4 16 x 16 elements."""
-    for name, functions in variants(Unit(family, "bf16"), arch).items():
+    for name, functions in variants(Unit(family, dtype), arch).items():
         config = next(kernel.config for kernel in FAMILIES[family].configs if kernel.name == name)
         steps = config.tile_k // 16
         fragments = steps * (config.warp_m // 16 + config.warp_n // 16)

@@ -114,7 +114,7 @@ def test_a_product_that_is_not_aligned_shows_the_function_that_it_runs() -> None
     backend, config = hgemm.backends()["cuda_cp_async"], "128x128x32_s3_w64x32"
     copies = {}
     for K in (4096, 4100):
-        loop = facts(backend, config, Case(Shape(256, 4096, K)), H200).code.loop
+        loop = facts(backend, config, Case(Shape(256, 4096, K), "fp16"), H200).code.loop
         assert loop is not None
         copies[K] = loop.counts["LDGSTS"]
     assert copies[4100] == 2 * copies[4096]
@@ -122,8 +122,9 @@ def test_a_product_that_is_not_aligned_shows_the_function_that_it_runs() -> None
 
 @pytest.mark.nvcc
 def test_cuda_and_triton_have_facts_on_both_architectures() -> None:
-    for gpu in (H200, RTX_5090):
-        cuda = facts(hgemm.backends()["cuda_tma"], "128x128x32_s3_w64x32", SQUARE, gpu)
+    for gpu, dtype in ((H200, "fp16"), (RTX_5090, "bf16")):  # what test_machine_code compiles
+        square = Case(SQUARE.shape, dtype)
+        cuda = facts(hgemm.backends()["cuda_tma"], "128x128x32_s3_w64x32", square, gpu)
         assert (cuda.code.shared_bytes, cuda.code.threads, cuda.blocks) == (3 * (16_384 + 8), 256, 2)
         assert cuda.code.ptx is None and cuda.code.spill_bytes == 0
         triton = facts(hgemm.backends()["triton"], "128x128x32_s4_w64x32", SQUARE, gpu)

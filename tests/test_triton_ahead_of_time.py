@@ -26,6 +26,7 @@ CONFIGS = [
     if not is_specialized(entry.config.name)
 ]
 STUDIED = (90, 120)
+TYPES = [pytest.param(FP16, marks=pytest.mark.one_triton), BF16]
 
 # Of Triton 3.9 for sm_90: a register that is put aside before the loop and read back behind it.
 PUT_ASIDE = {"16x128x128_s3_w16x32": 1}
@@ -34,11 +35,8 @@ compiled_ones: dict[tuple[Family, str, torch.dtype, int, bool], Compiled] = {}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing is taken from the user's cache of kernels, nor left there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
+def kept_for_this_file(own_cache: None) -> Iterator[None]:
+    yield
     compiled_ones.clear()
 
 
@@ -71,7 +69,7 @@ def loop_of(made: Compiled) -> dict[str, int]:
     return dict(loop.counts)
 
 
-@pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
+@pytest.mark.parametrize("dtype", TYPES, ids=named)
 @pytest.mark.parametrize("target", STUDIED)
 @pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
 def test_a_configuration_fits_where_it_is_meant_to_run(
@@ -83,7 +81,7 @@ def test_a_configuration_fits_where_it_is_meant_to_run(
         return
     made = compiled(family, config, dtype, target)
     assert made.spill_loads <= PUT_ASIDE.get(config, 0)
-    assert "LDL" not in loop_of(made)
+    assert not made.spill_loads or "LDL" not in loop_of(made)
     assert made.shared_bytes <= entry.shared_bytes[target] <= limit(target)
     assert made.registers * entry.config.threads <= 65_536
 
@@ -101,7 +99,7 @@ def test_the_table_states_the_shared_memory_that_the_compiler_reports(family: Fa
     assert (set(found) == {90}) if family is MMA_SYNC else ({90, 120} <= set(found))
 
 
-@pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
+@pytest.mark.parametrize("dtype", TYPES, ids=named)
 @pytest.mark.parametrize(("family", "config"), [pair for pair in CONFIGS if pair[0] is not POINTER], ids=named)
 def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(
     family: Family, config: str, dtype: torch.dtype
@@ -120,12 +118,13 @@ def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(
         assert split != ("cp.async.bulk.tensor.2d.global.shared::cta" in made.ptx)
         assert not re.search(r"\bcp\.async\.c[ag]\.", made.ptx)
         assert not re.search(r"\bst\.global\b[^\n]*\.b16", made.ptx)
-        assert "UTMALDG" in made.sass
-        assert split != ("UTMASTG" in made.sass)
+        if dtype == BF16:
+            assert "UTMALDG" in made.sass
+            assert split != ("UTMASTG" in made.sass)
         holds_the_right_product(made, dtype, by_wgmma(family, config, target))
 
 
-@pytest.mark.parametrize("dtype", [FP16, BF16], ids=named)
+@pytest.mark.parametrize("dtype", TYPES, ids=named)
 @pytest.mark.parametrize("target", STUDIED)
 @pytest.mark.parametrize("config", [entry.config.name for entry in POINTER.configs])
 def test_pointer_loads_become_16_byte_cp_async(config: str, target: int, dtype: torch.dtype) -> None:
@@ -134,26 +133,25 @@ def test_pointer_loads_become_16_byte_cp_async(config: str, target: int, dtype: 
     assert copies
     assert {(kind, int(size, 0)) for kind, size in copies} == {("cg", 16)}
     assert "cp.async.bulk" not in made.ptx
-    assert "LDGSTS" in made.sass
+    assert dtype == FP16 or "LDGSTS" in made.sass
     holds_the_right_product(made, dtype, by_wgmma(POINTER, config, target))
 
 
 def holds_the_right_product(made: Compiled, dtype: torch.dtype, wgmma: bool) -> None:
-    """fp32 accumulation, all of it by one instruction."""
+    """fp32 accumulation, all of it by one instruction. What ptxas makes of that is the same for either type, and is
+    looked at for one: to disassemble takes longer than to compile."""
     kind = MMA_TYPE[dtype]
     by_wgmma = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.(\S+)", made.ptx)
     mma = re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.(\S+)", made.ptx)
-    if wgmma:
-        assert set(by_wgmma) == {f"f32.{kind}.{kind}"}
-        assert mma == []
-        assert "HGMMA" in made.sass
-        assert not re.search(r"\bHMMA", made.sass)
-    else:
-        assert set(mma) == {f"f32.{kind}.{kind}.f32"}
-        assert "wgmma" not in made.ptx
-        assert re.search(r"\bHMMA", made.sass)
-        assert "HGMMA" not in made.sass
-        assert "LDSM" in made.sass  # ldmatrix
+    assert set(by_wgmma) == ({f"f32.{kind}.{kind}"} if wgmma else set())
+    assert set(mma) == (set() if wgmma else {f"f32.{kind}.{kind}.f32"})
+    assert ("wgmma" in made.ptx) == wgmma
+    if dtype == FP16:
+        return
+    assert ("HGMMA" in made.sass) == wgmma
+    assert bool(re.search(r"\bHMMA", made.sass)) != wgmma
+    assert wgmma or "LDSM" in made.sass  # ldmatrix
+    assert made.spill_loads == made.sass.count("LDL")  # nothing is read from a stack that is none
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -197,6 +195,7 @@ def test_stages_are_buffers_in_flight(stages: int) -> None:
     assert compiled(POINTER, f"128x128x32_s{stages}_w64x32", BF16, 120).shared_bytes == (stages - 1) * tile_bytes
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
 def test_the_warp_tile_of_a_name_follows_from_its_warps(family: Family, config: str) -> None:
     parsed = family.find(config).config

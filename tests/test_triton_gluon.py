@@ -36,11 +36,8 @@ made_ones: dict[tuple[str, int, str], Compiled] = {}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing is taken from the user's cache of kernels, nor left there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
+def kept_for_this_file(own_cache: None) -> Iterator[None]:
+    yield
     made_ones.clear()
 
 

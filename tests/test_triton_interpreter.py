@@ -51,6 +51,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize("data", ["signs", "one-hot", "normal"])
 @pytest.mark.parametrize(
     ("family", "shape"), PRODUCTS, ids=lambda value: getattr(value, "name", None) or "x".join(map(str, value))
@@ -190,6 +191,7 @@ def test_threads_interpret_while_another_compiles() -> None:
     assert faults == []
 
 
+@pytest.mark.one_triton
 def test_tiles_are_walked_in_groups_of_rows() -> None:
     # 5 x 3 tiles in groups of two rows, by hand: down two rows, then one column on; the last group has one row.
     expected = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import numpy
 import pytest
@@ -39,6 +38,7 @@ def check(family: Family, config: str | None, shape: tuple[int, int, int], *plac
     assert untouched(out), placement
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("family", "form"), FITS, ids=lambda value: getattr(value, "name", value))
 def test_every_placement_is_exact(interpreter: None, family: Family, form: str, layout: str) -> None:
@@ -87,6 +87,7 @@ def test_vectors_and_ragged_extents_with_odd_strides(interpreter: None, M: int, 
         assert untouched(out), name
 
 
+@pytest.mark.one_triton
 def test_the_numbers_of_an_arrangement() -> None:
     a, b, out = (torch.empty(shape).half() for shape in ((BATCHES, 16, 24), (32, 24), (BATCHES, 16, 32)))
     found = arrange(a.shape, a.stride(), b.t().shape, b.t().stride(), out.shape, out.stride())
@@ -103,13 +104,6 @@ def test_the_numbers_of_an_arrangement() -> None:
     assert (strided.contiguous, strided.column_a, strided.alignment) == (False, 2, 1)
     single = arrange((1, 5), (77, 1), (5, 1), (1, 99), (1, 1), (3, 3))
     assert (single.stride_a, single.stride_b) == (8, 8)
-
-
-@pytest.fixture(scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
 
 
 def compiled(family: Family, config: str, layout: str, target: int, batched: bool) -> Compiled:

@@ -60,6 +60,7 @@ def items(sharing: Sharing, tiles: int, steps: int) -> list[list[int]]:
     return out.tolist()
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize(
     ("whole", "tiles", "parts", "steps"),
     [(0, 1, 1, 1), (5, 5, 1, 7), (4, 7, 2, 5), (0, 3, 8, 8), (6, 7, 8, 9), (3, 8, 3, 11), (0, 5, 7, 64), (2, 3, 5, 5)],
@@ -78,6 +79,7 @@ def test_every_step_of_every_tile_is_in_one_item(whole: int, tiles: int, parts: 
     assert sorted(place for _, place, *_ in found[whole:]) == list(range(left * parts))
 
 
+@pytest.mark.one_triton
 def test_the_last_wave_is_shared_where_that_is_sooner_and_only_then() -> None:
     step, elements = 64 * step_cost(128, 256), 128 * 256
 

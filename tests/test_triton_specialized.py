@@ -14,7 +14,7 @@ from triton.compiler import ASTSource
 from hgemm.config import Config, warp_tile
 from hgemm.devices import LIMITS
 from hgemm.problem import LAYOUTS
-from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead, disassemble
+from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead, disassemble, resource_usage
 from hgemm.triton_kernels.configs import TMA
 from hgemm.triton_kernels.shared_tiles import ROWS, add_shared_tiles
 from hgemm.triton_kernels.specialized_configs import SPECIALIZED, blocks, specialized_options
@@ -43,11 +43,8 @@ made_ones: dict[tuple[str, torch.dtype, str], Compiled] = {}
 
 
 @pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing is taken from the user's cache of kernels, nor left there."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TRITON_CACHE_DIR", str(tmp_path_factory.mktemp("triton")))
-        yield
+def kept_for_this_file(own_cache: None) -> Iterator[None]:
+    yield
     made_ones.clear()
 
 
@@ -179,6 +176,7 @@ def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: 
     assert stored.total() == len(stored) == whole * len(pieces) // 9
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize(
     ("config", "pattern", "replacement"),
     [
@@ -238,6 +236,7 @@ def test_every_layout_and_type_is_multiplied_from_shared_memory(config: str, dty
     assert code.spill_loads == 0
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize("config", SPECIALIZED)
 def test_warpgroups_share_a_tile_evenly(config: str) -> None:
     parsed, options = Config.parse(config), specialized_options(config)
@@ -277,6 +276,5 @@ def test_parts_are_added_16_bytes_a_thread(config: str) -> None:
     assert loads == ["v4.b32"] * (2 * ROWS * options["BLOCK_N"] // (4 * 128))
     assert set(re.findall(r"st\.global\.(\S+)", ptx)) == {"v4.b32"}
     assert "griddepcontrol.wait" in ptx
-    usage, sass = disassemble(code.asm["cubin"])
-    assert usage["STACK"] == 0
-    assert "LDL" not in sass
+    assert resource_usage(code.asm["cubin"])["STACK"] == 0
+    assert "LDL" not in disassemble(code.asm["cubin"])

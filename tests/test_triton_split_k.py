@@ -32,6 +32,7 @@ def product(a: torch.Tensor, b: torch.Tensor, config: str) -> torch.Tensor:
 
 
 # Steps of 128 and four parts: K within one step, two of them, a part that is shorter, one that has none, many steps.
+@pytest.mark.one_triton
 @pytest.mark.parametrize("K", [1, 8, 200, 128 * 5, 128 * 7 - 8, 128 * 8, 128 * 13 + 8])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_step_of_k_is_in_one_part(dtype: torch.dtype, K: int) -> None:
@@ -89,6 +90,7 @@ def test_every_split_configuration_sums_several_steps_a_part(config: str) -> Non
     assert outcome.faults == ()
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize("data", ["normal", "cancelling", "limits", "nan"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_sums_stay_fp32_until_they_are_rounded_once(dtype: torch.dtype, data: str) -> None:
@@ -129,6 +131,7 @@ def test_nan_reaches_its_row_and_column_only() -> None:
     assert torch.equal(out[~touched], expected[~touched])
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize(
     ("layout", "sharing", "out_form"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 import subprocess
@@ -27,17 +28,26 @@ POINTERS = ("a", "b", "c")
 @dataclass(frozen=True)
 class Compiled:
     """``shared_bytes`` and ``threads`` a block; ``scratch_bytes``: global memory a program; ``registers`` and
-    ``stack_bytes`` a thread; ``spill_loads``: the instructions that read back what did not fit the registers. A stack
-    without them is no spill: the ptxas of Triton 3.6 writes a constant to 8 bytes of it that nothing reads."""
+    ``stack_bytes`` a thread."""
 
     ptx: str
-    sass: str
+    cubin: bytes
     shared_bytes: int
     scratch_bytes: int
     registers: int
     stack_bytes: int
-    spill_loads: int
     threads: int
+
+    @functools.cached_property
+    def sass(self) -> str:
+        """Made when it is asked for: the disassembler takes longer than the compiler."""
+        return disassemble(self.cubin)
+
+    @property
+    def spill_loads(self) -> int:
+        """The instructions that read back what did not fit the registers. A stack without them is no spill: the ptxas
+        of Triton 3.6 writes a constant to 8 bytes of it that nothing reads."""
+        return len(re.findall(r"\bLDL\b", self.sass)) if self.stack_bytes else 0
 
 
 def compile_ahead(
@@ -108,15 +118,14 @@ def compile_ahead(
             target=GPUTarget("cuda", target, THREADS_PER_WARP),
             options={name: value for name, value in options.items() if name not in constants},
         )
-    usage, sass = disassemble(compiled.asm["cubin"])
+    usage = resource_usage(compiled.asm["cubin"])
     return Compiled(
         ptx=compiled.asm["ptx"],
-        sass=sass,
+        cubin=compiled.asm["cubin"],
         shared_bytes=compiled.metadata.shared,
         scratch_bytes=compiled.metadata.global_scratch_size,
         registers=usage["REG"],
         stack_bytes=usage["STACK"] + usage["LOCAL"],
-        spill_loads=len(re.findall(r"\bLDL\b", sass)),
         threads=THREADS_PER_WARP * compiled.metadata.num_warps,
     )
 
@@ -141,19 +150,24 @@ def _tile_descriptors(options: Mapping[str, Any], layout: str, dtype: torch.dtyp
     }
 
 
-def disassemble(cubin: bytes) -> tuple[dict[str, int], str]:
-    """The counts that ``cuobjdump -res-usage`` prints, by name, and the machine code as text.
+def resource_usage(cubin: bytes) -> dict[str, int]:
+    """The counts that ``cuobjdump -res-usage`` prints, by name.
 
     Raises subprocess.CalledProcessError if it cannot read the cubin.
     """
+    return {name: int(count) for name, count in re.findall(r"\b([A-Z]+):(\d+)", _cuobjdump("-res-usage", cubin))}
+
+
+def disassemble(cubin: bytes) -> str:
+    """The machine code as text. Raises subprocess.CalledProcessError if the cubin cannot be read."""
+    return _cuobjdump("-sass", cubin)
+
+
+def _cuobjdump(option: str, cubin: bytes) -> str:
     import triton
 
-    cuobjdump = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    program = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cubin"
         path.write_bytes(cubin)
-        usage, sass = (
-            subprocess.run([cuobjdump, option, path], check=True, capture_output=True, text=True).stdout
-            for option in ("-res-usage", "-sass")
-        )
-    return {name: int(count) for name, count in re.findall(r"\b([A-Z]+):(\d+)", usage)}, sass
+        return subprocess.run([program, option, path], check=True, capture_output=True, text=True).stdout

@@ -1,6 +1,6 @@
 """Plants faults in the kernels and demands that the emulator finds each of them.
 
-    python -m hgemm.cuda_kernels.emulator.mutants [--json] [NAME ...]
+    python -m hgemm.cuda_kernels.emulator.mutants [--json] [--until-caught] [NAME ...]
 
 Exit status 0 if every one is caught by the check that should catch it, 1 if one survives, 2 if one does not apply.
 """
@@ -78,8 +78,8 @@ class Outcome:
         return any(set(kinds) & set(self.expected) for kinds in self.found.values())
 
 
-def run(mutant: Mutant, core: Path) -> Outcome:
-    """Compiles the mutant and runs it under every schedule. Raises DoesNotApply."""
+def run(mutant: Mutant, core: Path, until_caught: bool = False) -> Outcome:
+    """Compiles the mutant and runs it under every schedule, or until one finds it. Raises DoesNotApply."""
     with tempfile.TemporaryDirectory(prefix="hgemm-mutant-") as folder:
         library = EmulatedLibrary(compile_mutant(mutant, core, Path(folder)))
         found, places = {}, set()
@@ -87,6 +87,8 @@ def run(mutant: Mutant, core: Path) -> Outcome:
             kinds, lines = multiply(library, mutant, schedule)
             found[schedule] = kinds
             places |= lines
+            if until_caught and set(kinds) & set(mutant.caught_by):
+                break
         library.close()
     return Outcome(mutant.name, mutant.what, mutant.file, mutant.caught_by, found, tuple(sorted(places)))
 
@@ -184,12 +186,12 @@ def aligned(values: np.ndarray) -> np.ndarray:
     return copy
 
 
-def run_all(mutants: Sequence[Mutant], report: Callable[[Outcome], None]) -> list[Outcome]:
+def run_all(mutants: Sequence[Mutant], report: Callable[[Outcome], None], until_caught: bool = False) -> list[Outcome]:
     """Runs mutants on all processors, calling `report` for each as it is done. Raises DoesNotApply, BuildError."""
     core = core_object()
     outcomes: dict[str, Outcome] = {}
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as workers:
-        running = [workers.submit(run, mutant, core) for mutant in mutants]
+        running = [workers.submit(run, mutant, core, until_caught) for mutant in mutants]
         try:
             for done in concurrent.futures.as_completed(running):
                 outcome = done.result()
@@ -214,6 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hgemm.cuda_kernels.emulator.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="mutants to run; all if left out")
     parser.add_argument("--json", action="store_true", help="print a list of objects")
+    parser.add_argument("--until-caught", action="store_true", help="no further schedule for what one has caught")
     options = parser.parse_args(arguments)
     if unknown := set(options.names) - {mutant.name for mutant in MUTANTS}:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(mutant.name for mutant in MUTANTS)}")
@@ -226,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"{outcome.name}: {'caught' if outcome.caught else 'SURVIVED'}", file=sys.stderr, flush=True)
 
     try:
-        outcomes = run_all(chosen, report)
+        outcomes = run_all(chosen, report, options.until_caught)
     except (DoesNotApply, toolchain.BuildError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -184,6 +184,7 @@ def _triton(backend: Backend, config: str, case: Case, gpu: Gpu) -> Code:
     aligned = arrangement_of(problem).alignment == VECTOR_ELEMENTS or backend.name == triton_configs.TMA.name
     try:
         made = compile_ahead(family, config, case.torch_dtype, 10 * major + minor, aligned=aligned, layout=case.layout)
+        loop = main_loop(made.sass)
     except Exception as error:  # whatever Triton raises
         raise NoFacts(f"Triton cannot compile it for sm_{major}{minor}: {type(error).__name__}: {error}") from error
     return Code(
@@ -192,7 +193,7 @@ def _triton(backend: Backend, config: str, case: Case, gpu: Gpu) -> Code:
         spill_bytes=made.stack_bytes if made.spill_loads else 0,
         shared_bytes=made.shared_bytes,
         threads=made.threads,
-        loop=main_loop(made.sass),
+        loop=loop,
         ptx=ptx_mix(made.ptx),
     )
 
