@@ -100,6 +100,7 @@ FEW_ROWS = (
     # 6 x ((32 + 64) x 128 + 8) bytes: three blocks, one on sm_120.
     _tma("32x64x64_s6_w32x16", 3),
     # Weights of fewer columns than fill the device with tiles: 4,096 are 64 tiles for 132 multiprocessors.
+    _tma("32x64x64_s6_w32x16_split2", 3),
     _tma("16x64x64_s7_w16x16_split2", 3),
     _tma("16x64x64_s7_w16x16_split4", 3),
     _tma("16x64x64_s7_w16x16_split8", 3),
