@@ -9,6 +9,7 @@
 #include "banks.hpp"
 #include "bulk_copies.hpp"
 #include "mbarrier.hpp"
+#include "remote_arrivals.hpp"
 #include "shadow.hpp"
 #include "thread_barrier.hpp"
 #include "trace.hpp"
@@ -43,6 +44,7 @@ class Block {
   std::vector<BankRecorder> banks;  // by warp
   SharedMemory shared;
   Mbarriers mbarriers;
+  RemoteArrivals remote_arrivals;
   ThreadBarrier thread_barriers[ThreadBarrier::COUNT];
   std::list<BulkCopy> copies;  // under way, in the order of issue
   uint64_t copies_issued = 0;
@@ -83,6 +85,7 @@ class Block {
     }
     shared.reset(shared_base, launch.shared_bytes, warp_count, first_agent, index, agents, report);
     mbarriers.reset(slots * warp_count + slot * Mbarriers::MOST, agents);
+    remote_arrivals.reset(agents);
     for (ThreadBarrier& barrier : thread_barriers) barrier.reset(agents);
     copies.clear();
     copies_issued = 0;

@@ -1,4 +1,5 @@
-// Copies of the copy engine (TMA) that are under way in one block.
+// Copies of the copy engine (TMA) that are under way from or to the shared memory of one block. Of a multicast every
+// block that it names has a copy of its own.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +20,9 @@ struct BulkCopy {
   TensorMapFields map;
   int64_t column, row, batch;  // of the box's first element in the tensor
   uint32_t shared_address;
-  Mbarrier* mbarrier;  // of a load
-  Access issuer;
+  Mbarrier* mbarrier;         // of a load
+  Access issuer;              // of a multicast perhaps a thread of another block of the cluster
+  bool counts_global = true;  // the one of a multicast's that stands for its reading of global memory
 
   // The part of a box row that lies inside a tensor of so many columns: `count` elements from `first` in the box row.
   struct Part {

@@ -81,7 +81,11 @@ void Group::exit_lane(Lane& lane) {
   ClusterBarrier& cluster = cluster_barrier(block);
   if (warp.cluster_phase == cluster.phases) --cluster.arrived;
   complete_cluster_phase(block);
-  if (!warp.present) block.shared.leave(warp, block.live == 0);
+  if (!warp.present) {
+    block.shared.leave(warp, block.live == 0);
+    block.remote_arrivals.leave(warp);
+    if (!block.live) block.remote_arrivals.end(block.index, report);
+  }
   // Block barrier 0 waits for the threads that are left.
   ThreadBarrier& barrier = block.thread_barriers[0];
   if (barrier.arrived && barrier.arrived >= block.live) release_barrier(block, 0);

@@ -25,24 +25,44 @@ void Group::land(Block& block, std::list<BulkCopy>::iterator position) {
     counter.global_bytes += land_store(copy, block.shared, may_access);
     return stored();
   }
-  counter.global_bytes += land_load(copy, block.shared, may_access);
+  const Warp& warp = copy.issuer.warp;
+  const auto fault = [&](Kind kind, auto&& describe) {
+    report.add(kind, copy.issuer.operation, copy.issuer.site, warp.block_index, static_cast<int>(warp.index),
+               copy.issuer.reported_lane(), Space::shared, copy.shared_address, describe);
+  };
+  if (!block.live)
+    fault(Kind::unfinished_copy, [&] {
+      return format("block %u ended while the TMA load was on its way: nobody waited for it", block.index);
+    });
+  const uint64_t moved = land_load(copy, block.shared, may_access);
+  if (copy.counts_global) counter.global_bytes += moved;
   block.trace.note(Happening::landed, copy.shared_address);
   Mbarrier& barrier = *copy.mbarrier;
-  block.shared.finish_tma_load(barrier.agent, barrier.phases + 1, copy.shared_address, copy.map.box_bytes());
+  const uint32_t phase = barrier.phases + 1;
+  block.shared.finish_tma_load(barrier.agent, phase, copy.shared_address, copy.map.box_bytes());
+  if (warp.block != &block && block.live)
+    block.remote_arrivals.record(copy.issuer, copy.shared_address, barrier.agent, phase);
   barrier.bytes -= copy.map.box_bytes();
+  if (barrier.bytes < -Mbarrier::MOST_BYTES)
+    fault(Kind::transaction_bytes, [&] {
+      return format("%lld bytes have come to the mbarrier at 0x%x ahead of their announcement: it counts to 2^20 - 1",
+                    static_cast<long long>(-barrier.bytes), barrier.address);
+    });
   complete_phase(block, barrier);
 }
 
 // When nobody can go on, time passes until a load has landed. A store is not made to land: it may take as long as its
-// issuer does not wait for it.
+// issuer does not wait for it. The copies into one block land before those into another.
 bool Group::land_oldest() {
-  for (Block* block : blocks_)
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    Block* block = blocks_[settings.schedule.reversed ? blocks_.size() - 1 - i : i];
     for (auto copy = block->copies.begin(); copy != block->copies.end(); ++copy) {
       if (!copy->load) continue;
       if (random()) return land_any();
       land(*block, copy);
       return true;
     }
+  }
   return false;
 }
 

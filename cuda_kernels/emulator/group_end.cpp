@@ -6,12 +6,6 @@
 namespace hgemm::emulator {
 
 void Group::check_end(Block& block) {
-  for (const BulkCopy& copy : block.copies)
-    if (copy.load)
-      report.add(Kind::unfinished_copy, copy.issuer.operation, copy.issuer.site, block.index,
-                 static_cast<int>(copy.issuer.warp.index), copy.issuer.reported_lane(), Space::shared,
-                 copy.shared_address,
-                 [] { return std::string("the block ended while the TMA load was on its way: nobody waited for it"); });
   while (!block.copies.empty()) land(block, block.copies.begin());
   for (const Mbarrier& barrier : block.mbarriers.all())
     if (barrier.bytes) report_bytes(block, barrier);

@@ -65,6 +65,14 @@ const char* resident_blocks(int, int, uint32_t* blocks) {
   return nullptr;
 }
 
+// A cluster takes the place of as many blocks; at least one fits.
+template <auto Kernel>
+const char* resident_clusters(uint32_t cluster, int, int, uint32_t* clusters) {
+  *clusters = emulator::resident_blocks() / cluster;
+  if (!*clusters) *clusters = 1;
+  return nullptr;
+}
+
 // Refuses what cuTensorMapEncodeTiled refuses, and says why.
 const char* encode_tensor_map(TensorMap* map, const Matrices& matrices, const Box& box);
 

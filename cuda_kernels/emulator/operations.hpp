@@ -26,9 +26,10 @@ inline bool same_line(const Site& a, const Site& b) {
   X(mma_m16n8k16_f16) X(mma_m16n8k16_bf16) X(mma_m16n8k16_f16_f16)                                      \
   X(cp_async) X(cp_async_wait_group)                                                                    \
   X(mbarrier_init) X(fence_mbarrier_init) X(mbarrier_arrive) X(mbarrier_arrive_after)                   \
-  X(mbarrier_arrive_pending) X(mbarrier_arrive_expect_tx) X(mbarrier_wait_parity)                       \
+  X(mbarrier_arrive_cluster_after) X(mbarrier_arrive_pending) X(mbarrier_arrive_expect_tx)              \
+  X(mbarrier_wait_parity)                                                                               \
   X(griddepcontrol_wait)                                                                                \
-  X(fence_proxy_async) X(tma_load_3d) X(tma_store_3d) X(bulk_wait_group_read)
+  X(fence_proxy_async) X(tma_load_3d) X(tma_load_3d_multicast) X(tma_store_3d) X(bulk_wait_group_read)
 // clang-format on
 
 enum class Operation : uint8_t {

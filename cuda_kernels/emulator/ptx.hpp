@@ -101,6 +101,7 @@ void mbarrier_init(uint32_t barrier, uint32_t arrivals, Site site = Site::curren
 void fence_mbarrier_init(Site site = Site::current());
 void mbarrier_arrive(uint32_t barrier, Site site = Site::current());
 void mbarrier_arrive_after(bool arrives, uint32_t barrier, uint32_t loaded, Site site = Site::current());
+void mbarrier_arrive_cluster_after(bool arrives, uint32_t barrier, uint32_t loaded, Site site = Site::current());
 uint32_t mbarrier_arrive_pending(uint32_t barrier, Site site = Site::current());
 void mbarrier_arrive_expect_tx(uint32_t barrier, uint32_t bytes, Site site = Site::current());
 void mbarrier_wait_parity(uint32_t barrier, uint32_t parity, Site site = Site::current());
@@ -113,6 +114,8 @@ void griddepcontrol_wait(Site site = Site::current());
 void fence_proxy_async(Site site = Site::current());
 void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map, uint32_t barrier, int column, int row, int batch,
                  Site site = Site::current());
+void tma_load_3d_multicast(uint32_t destination, const hgemm::TensorMap* map, uint32_t barrier, int column, int row,
+                           int batch, uint32_t blocks, Site site = Site::current());
 void tma_store_3d(const hgemm::TensorMap* map, uint32_t source, int column, int row, int batch,
                   Site site = Site::current());
 void bulk_commit_group();

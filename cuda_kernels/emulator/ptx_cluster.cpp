@@ -2,18 +2,11 @@
 #include "ptx.hpp"
 
 #include "calling_thread.hpp"
+#include "cluster_address.hpp"
 
 namespace ptx {
 
 using namespace hgemm::emulator;
-
-namespace {
-
-// An address of the `.shared::cluster` window has the rank of its block, counted from 1, in bits 24 and up. 0: an
-// address as the block's own loads and stores use it, which names its own memory here too.
-constexpr uint32_t RANK_BIT = 24, WITHIN_BLOCK = (1u << RANK_BIT) - 1;
-
-}  // namespace
 
 uint32_t cluster_rank() {
   const Block& block = *current_lane->warp->block;
@@ -63,15 +56,16 @@ uint32_t mapa(uint32_t address, uint32_t rank, Site site) {
     me.report(Kind::out_of_bounds, Space::shared, address, [&] {
       return format("mapa asks for the memory of block %u of a cluster of %u", rank, me.group.launch.cluster);
     });
-  return (address & WITHIN_BLOCK) + (rank + 1 << RANK_BIT);
+  return ClusterAddress::of(rank, address);
 }
 
 void ld_shared_cluster_v4(float (&value)[4], uint32_t address, Site site) {
   const CallingThread me(Operation::ld_shared_cluster_v4, site);
   std::memset(value, 0xff, 16);
-  const uint32_t rank = address >> RANK_BIT, within = address & WITHIN_BLOCK;
-  if (rank > me.group.launch.cluster) return;  // mapa has reported it
-  Block& block = rank ? *me.group.cluster_of(me.block)[rank - 1] : me.block;
+  const uint32_t within = ClusterAddress{address}.within();
+  Block* const named = ClusterAddress{address}.block(me.block);
+  if (!named) return;
+  Block& block = *named;
   if (!block.live) {
     me.report(Kind::race, Space::shared, within, [&] {
       return format("ld_shared_cluster_v4 reads shared address 0x%x of block %u, which has ended", within, block.index);

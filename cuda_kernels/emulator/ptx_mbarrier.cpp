@@ -2,6 +2,7 @@
 #include "ptx.hpp"
 
 #include "calling_thread.hpp"
+#include "cluster_address.hpp"
 
 namespace ptx {
 
@@ -9,17 +10,18 @@ using namespace hgemm::emulator;
 
 namespace {
 
-// The mbarrier at an address, if it is initialised and this thread can know that; otherwise reported, and nullptr.
-Mbarrier* find_barrier(const CallingThread& me, uint32_t address) {
-  Mbarrier* barrier = me.block.mbarriers.find(address);
+// The mbarrier of `block` at an address, if it is initialised; reported unless it is and this thread can know that.
+Mbarrier* find_barrier(const CallingThread& me, Block& block, uint32_t address) {
+  Mbarrier* barrier = block.mbarriers.find(address);
+  const std::string of = &block == &me.block ? std::string() : format(" of block %u", block.index);
   if (!barrier) {
     me.report(Kind::mbarrier, Space::shared, address, [&] {
-      return format("%s at shared address 0x%x, where no mbarrier has been initialised", name(me.access.operation),
-                    address);
+      return format("%s at shared address 0x%x%s, where no mbarrier has been initialised", name(me.access.operation),
+                    address, of.c_str());
     });
     return nullptr;
   }
-  const Warp& initialiser = me.block.warps[barrier->initialiser_warp];
+  const Warp& initialiser = block.warps[barrier->initialiser_warp];
   const uint32_t known = me.warp.knows.generic[initialiser.agent];
   const bool same_lane = &initialiser == &me.warp && barrier->initialiser_lane == me.lane.index;
   const bool ordered =
@@ -27,16 +29,19 @@ Mbarrier* find_barrier(const CallingThread& me, uint32_t address) {
   if (!ordered)
     me.report(Kind::mbarrier, Space::shared, address, [&] {
       return format(
-          "%s at shared address 0x%x, initialised by warp %u, and nothing orders the initialisation before it",
-          name(me.access.operation), address, barrier->initialiser_warp);
+          "%s at shared address 0x%x%s, initialised by warp %u, and nothing orders the initialisation before it",
+          name(me.access.operation), address, of.c_str(), barrier->initialiser_warp);
     });
   return barrier;
 }
 
-// Whether each lane arrives for itself, as the count of the barrier tells: by whole warps.
-bool counts_lanes(const Mbarrier& barrier) { return barrier.expected % LANES == 0; }
+Mbarrier* find_barrier(const CallingThread& me, uint32_t address) { return find_barrier(me, me.block, address); }
 
-void arrive(const CallingThread& me, Mbarrier& barrier) {
+// Whether each lane arrives for itself, as the count of the barrier tells: by whole warps, of so many blocks.
+bool counts_lanes(const Mbarrier& barrier, uint32_t blocks = 1) { return barrier.expected % (LANES * blocks) == 0; }
+
+// At an mbarrier of `block`.
+void arrive(const CallingThread& me, Block& block, Mbarrier& barrier) {
   barrier.arrive(me.warp);
   me.warp.begin_epoch();
   if (barrier.pending < 0) {
@@ -46,9 +51,11 @@ void arrive(const CallingThread& me, Mbarrier& barrier) {
     });
     barrier.pending = 0;
   }
-  me.group.complete_phase(me.block, barrier);
+  me.group.complete_phase(block, barrier);
   me.group.interrupt(me.lane);
 }
+
+void arrive(const CallingThread& me, Mbarrier& barrier) { arrive(me, me.block, barrier); }
 
 }  // namespace
 
@@ -101,6 +108,28 @@ void mbarrier_arrive_after(bool arrives, uint32_t address, uint32_t, Site site) 
   me.warp.register_loads.use_all(me.warp.epoch());
   me.warp.register_loads.arrive(me.warp.epoch(), counts_lanes(*barrier));
   arrive(me, *barrier);
+}
+
+// By one lane at a time: every lane may name a block of its own.
+void mbarrier_arrive_cluster_after(bool arrives, uint32_t address, uint32_t, Site site) {
+  if (!arrives) return;
+  const CallingThread me(Operation::mbarrier_arrive_cluster_after, site);
+  const uint32_t within = ClusterAddress{address}.within();
+  Block* const block = ClusterAddress{address}.block(me.block);
+  if (!block) return;
+  if (!block->live) {
+    me.report(Kind::race, Space::shared, within, [&] {
+      return format("mbarrier_arrive_cluster_after at shared address 0x%x of block %u, which has ended", within,
+                    block->index);
+    });
+    return;
+  }
+  Mbarrier* barrier = find_barrier(me, *block, within);
+  if (!barrier) return;
+  me.warp.register_loads.use_all(me.warp.epoch());
+  me.warp.register_loads.arrive(me.warp.epoch(), counts_lanes(*barrier, me.group.launch.cluster));
+  if (block != &me.block) block->remote_arrivals.record(me.access, within, me.warp.agent, me.warp.epoch());
+  arrive(me, *block, *barrier);
 }
 
 uint32_t mbarrier_arrive_pending(uint32_t address, Site site) {

@@ -1,6 +1,8 @@
 // ptx.hpp: the copy engine, its bulk groups, and the fence between the two proxies.
 #include "ptx.hpp"
 
+#include <utility>
+
 #include "calling_thread.hpp"
 
 namespace ptx {
@@ -26,18 +28,52 @@ bool check_copy(const CallingThread& me, const TensorMapFields& map, uint32_t sh
   return me.block.shared.check_range(me.access, shared_address, map.box_bytes(), map.shared_alignment());
 }
 
-// The copy must not overtake an ldmatrix whose values are still on their way to registers.
-void check_register_loads(const CallingThread& me, uint32_t destination, uint32_t bytes) {
-  for (const Warp& warp : me.block.warps) {
+// The copy must not overtake an ldmatrix of the block whose values are still on their way to registers.
+void check_register_loads(const CallingThread& me, const Block& block, uint32_t destination, uint32_t bytes) {
+  for (const Warp& warp : block.warps) {
     const RegisterLoads::Rows* rows = warp.register_loads.find(destination, bytes, me.warp.knows.generic[warp.agent]);
     if (!rows) continue;
     me.report(Kind::race, Space::shared, destination, [&] {
       return format(
-          "tma_load_3d writes %u bytes at shared address 0x%x, which warp %u reads with an ldmatrix at %s: "
+          "%s writes %u bytes at shared address 0x%x of block %u, which warp %u reads with an ldmatrix at %s: "
           "the memory was released before anything had used what the ldmatrix loads",
-          bytes, destination, warp.index, place(rows->site).c_str());
+          name(me.access.operation), bytes, destination, block.index, warp.index, place(rows->site).c_str());
     });
   }
+}
+
+// Whether the copy engine may report to an mbarrier of `block`: it is initialised, a fence came behind that, and of
+// another block this thread has learnt as much.
+bool check_barrier(const CallingThread& me, Block& block, const Mbarrier* barrier, uint32_t address) {
+  const auto fault = [&](const char* sentence) {
+    me.report(Kind::mbarrier, Space::shared, address,
+              [&] { return format(sentence, name(me.access.operation), address, block.index); });
+  };
+  if (!barrier) {
+    fault("%s is to report to shared address 0x%x of block %u, where no mbarrier has been initialised");
+    return false;
+  }
+  if (!barrier->fenced) fault("%s uses the mbarrier at 0x%x of block %u, and no fence came behind its initialisation");
+  const uint32_t initialiser = block.warps[barrier->initialiser_warp].agent;
+  if (&block != &me.block && barrier->initialised_in > me.warp.knows.generic[initialiser])
+    fault("%s uses the mbarrier at 0x%x of block %u, and nothing orders its initialisation before that");
+  return true;
+}
+
+struct Box {
+  int64_t column, row, batch;
+};
+
+// A load into the memory of `block` begins.
+void begin_load(const CallingThread& me, Block& block, const TensorMapFields& fields, uint32_t destination,
+                uint32_t barrier_address, const Box& box, bool counts_global) {
+  Mbarrier* barrier = block.mbarriers.find(barrier_address);
+  if (!check_barrier(me, block, barrier, barrier_address)) return;
+  check_register_loads(me, block, destination, fields.box_bytes());
+  block.shared.begin_copy(me.access, destination, fields.box_bytes(), true);
+  block.trace.note(Happening::issued, destination);
+  me.group.issue(block,
+                 {0, true, fields, box.column, box.row, box.batch, destination, barrier, me.access, counts_global});
 }
 
 }  // namespace
@@ -61,25 +97,41 @@ void fence_proxy_async(Site site) {
   warp.begin_epoch_of_fence();
 }
 
-void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map, uint32_t barrier_address, int column, int row,
-                 int batch, Site site) {
+void tma_load_3d(uint32_t destination, const hgemm::TensorMap* map, uint32_t barrier, int column, int row, int batch,
+                 Site site) {
   const CallingThread me(Operation::tma_load_3d, site);
   const TensorMapFields fields = read_tensor_map(map);
   if (!check_copy(me, fields, destination, column)) return;
-  Mbarrier* barrier = me.block.mbarriers.find(barrier_address);
-  if (!barrier || !barrier->fenced) {
-    me.report(Kind::mbarrier, Space::shared, barrier_address, [&] {
-      return format(barrier ? "tma_load_3d uses the mbarrier at 0x%x, and no fence came behind its initialisation"
-                            : "tma_load_3d is to report to shared address 0x%x, where no mbarrier has been initialised",
-                    barrier_address);
-    });
-    if (!barrier) return;
-  }
   ++me.counter().executed;
-  check_register_loads(me, destination, fields.box_bytes());
-  me.block.shared.begin_copy(me.access, destination, fields.box_bytes(), true);
-  me.block.trace.note(Happening::issued, destination);
-  me.group.issue(me.block, {0, true, fields, column, row, batch, destination, barrier, me.access});
+  begin_load(me, me.block, fields, destination, barrier, {column, row, batch}, true);
+  me.group.interrupt(me.lane);
+}
+
+// Into every block by itself: each of the copies lands when it likes, and is counted by its own block's mbarrier.
+void tma_load_3d_multicast(uint32_t destination, const hgemm::TensorMap* map, uint32_t barrier, int column, int row,
+                           int batch, uint32_t blocks, Site site) {
+  const CallingThread me(Operation::tma_load_3d_multicast, site);
+  const TensorMapFields fields = read_tensor_map(map);
+  if (!check_copy(me, fields, destination, column)) return;
+  const uint32_t cluster = me.group.launch.cluster;
+  if (cluster == 1 || !blocks || blocks >> cluster)
+    me.report(Kind::out_of_bounds, Space::shared, destination, [&] {
+      return format("tma_load_3d_multicast into the blocks 0x%x of a cluster of %u%s", blocks, cluster,
+                    cluster == 1 ? ": the launch has no clusters" : "");
+    });
+  ++me.counter().executed;
+  bool first = true;
+  for (uint32_t rank = 0; rank < cluster; ++rank) {
+    if (!(blocks >> rank & 1)) continue;
+    Block& block = *me.group.cluster_of(me.block)[rank];
+    if (block.live)
+      begin_load(me, block, fields, destination, barrier, {column, row, batch}, std::exchange(first, false));
+    else
+      me.report(Kind::race, Space::shared, destination, [&] {
+        return format("tma_load_3d_multicast writes shared address 0x%x of block %u, which has ended", destination,
+                      block.index);
+      });
+  }
   me.group.interrupt(me.lane);
 }
 

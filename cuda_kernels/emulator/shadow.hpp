@@ -1,7 +1,6 @@
 // A block's shared memory, and what is known about every four bytes of it.
 //
-//   uninitialised -> in flight -> valid        in flight: an asynchronous copy is writing; valid: who wrote it, and
-//   when
+//   uninitialised -> in flight -> valid        in flight: an asynchronous copy writes; valid: who wrote it, and when
 //                 -> valid
 //                 -> mbarrier                  belongs to an mbarrier; nothing else may touch it
 //
@@ -213,9 +212,10 @@ class SharedMemory {
         continue;
       report_write(access, i, writer);
     }
+    const bool own = access.warp.block_index == block_;  // else a multicast of another block of the cluster
     for (uint32_t warp = 0; warp < warps_; ++warp) {
       const uint32_t* reads = reads_of(warp);
-      if (warp == access.warp.index) {
+      if (own && warp == access.warp.index) {
         for (uint32_t i = first; i <= last; ++i)
           if (by_other_lane(reads[i], access.warp, access.lane)) {
             report_reader(access, i, warp);
@@ -236,10 +236,17 @@ class SharedMemory {
                  access.reported_lane(), Space::shared, address, describe);
   }
 
+  // The instruction, and in whose memory if not its own block's.
+  std::string text_of(const Access& access) const {
+    const std::string operation = name(access.operation);
+    return access.warp.block_index == block_ ? operation : operation + format(" of block %u's memory", block_);
+  }
+
   // "warp 3 lane 5 at epilogue.cuh:47" or "a TMA load at tma.cuh:51".
   std::string writer_text(uint32_t i) const {
     const Stamp& writer = stamps_[i];
-    if (!is_warp(writer.agent)) return "a TMA load at " + place(writers_[i]);
+    if (!is_warp(writer.agent))
+      return (writer.state == State::in_flight ? "another block at " : "a TMA load at ") + place(writers_[i]);
     std::string text = format("warp %u", writer.agent - first_agent_);
     if (writer.lane != ALL_LANES) text += format(" lane %u", writer.lane);
     return text + " at " + place(writers_[i]);
@@ -247,9 +254,8 @@ class SharedMemory {
 
   void report_read(const Access& access, uint32_t i, const Stamp& writer) {
     const uint32_t address = address_of(i);
-    const bool remote = access.warp.block_index != block_;
-    const std::string what_of = name(access.operation) + (remote ? format(" of block %u's memory", block_) : "");
-    const char* what = what_of.c_str();
+    const std::string text = text_of(access);
+    const char* what = text.c_str();
     switch (writer.state) {
       case State::uninitialised:
         return report(Kind::uninitialised, access, address,
@@ -274,7 +280,8 @@ class SharedMemory {
 
   void report_write(const Access& access, uint32_t i, const Stamp& writer) {
     const uint32_t address = address_of(i);
-    const char* what = name(access.operation);
+    const std::string text = text_of(access);
+    const char* what = text.c_str();
     if (writer.state == State::in_flight)
       return report(Kind::in_flight, access, address, [&] {
         return format("%s writes shared address 0x%x, which an asynchronous copy issued by %s is still writing", what,
@@ -295,7 +302,7 @@ class SharedMemory {
       return format(
           "%s %s shared address 0x%x, written with ordinary stores by %s, and no fence.proxy.async came "
           "between",
-          name(access.operation), verb, address_of(i), writer_text(i).c_str());
+          text_of(access).c_str(), verb, address_of(i), writer_text(i).c_str());
     });
   }
 
@@ -305,14 +312,14 @@ class SharedMemory {
       return format(
           "%s writes shared address 0x%x, read before by warp %u%s, and nothing orders the read before the "
           "write: the memory was released too early",
-          name(access.operation), address_of(i), warp, lane == ALL_LANES ? "" : format(" lane %u", lane).c_str());
+          text_of(access).c_str(), address_of(i), warp, lane == ALL_LANES ? "" : format(" lane %u", lane).c_str());
     });
   }
 
   void report_bulk_reader(const Access& access, uint32_t i) {
     report(Kind::race, access, address_of(i), [&] {
       return format("%s writes shared address 0x%x, which a bulk store may still be reading: its issuer has not waited",
-                    name(access.operation), address_of(i));
+                    text_of(access).c_str(), address_of(i));
     });
   }
 
