@@ -100,6 +100,7 @@ FEW_ROWS = (
     # 6 x ((32 + 64) x 128 + 8) bytes: three blocks, one on sm_120.
     _tma("32x64x64_s6_w32x16", 3),
     # Weights of fewer columns than fill the device with tiles: 4,096 are 64 tiles for 132 multiprocessors.
+    _tma("32x64x64_s6_w32x16_split2", 3),
     _tma("16x64x64_s7_w16x16_split2", 3),
     _tma("16x64x64_s7_w16x16_split4", 3),
     _tma("16x64x64_s7_w16x16_split8", 3),
@@ -154,6 +155,9 @@ FAMILIES: dict[str, Family] = {
                 _tma("256x128x64_s4_w64x64_producer", 1),
                 _tma("256x128x64_s4_w64x64_producer_persistent", 1),
                 _tma("256x128x64_s3_w64x64_producer_persistent_store-tma", 1),
+                # Two blocks share a tile of A: of its 256 rows and B's 128 columns, L2 gives each block 128 and 128.
+                _tma("256x128x64_s4_w64x64_producer_persistent_multicast", 1),
+                _tma("256x128x64_s3_w64x64_producer_persistent_multicast_store-tma", 1),
                 # A warp tile of 96x64 does 3/2 of the work of 64x64 on 5/4 of the bytes. 4 x (57,344 + 16) bytes.
                 _tma("192x256x64_s4_w96x64_rotate_persistent", 1),
                 _tma("192x256x64_s4_w96x64_rotate_persistent_tail", 1),
@@ -213,6 +217,7 @@ class Unit:
                 *(["  static constexpr bool TAIL = true;"] if "tail" in c.flags else []),
                 *([f"  static constexpr int STAGED_ROWS = {rows};"] if (rows := kernel.staged_rows) else []),
                 *([f"  static constexpr int PARTS = {c.parts};"] if c.parts > 1 else []),
+                *(["  static constexpr int CLUSTER = 2;"] if "multicast" in c.flags else []),
                 "};",
                 f"static_assert({kernel.kernel}<hgemm::{self.dtype}, Config_{index}>::SHARED_BYTES == "
                 f'{kernel.shared_bytes}, "shared memory of {c.name} in configs.py");',

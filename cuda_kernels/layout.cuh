@@ -92,6 +92,7 @@ struct TileShape {
   static constexpr bool SWIZZLED = true;
   static constexpr bool PERSISTENT = false;  // as many blocks as the device holds, each computing tile after tile of C
   static constexpr int PARTS = 1;            // blocks that share a tile of C, a part of K each
+  static constexpr int CLUSTER = 1;          // blocks side by side in C that share a tile of A, a part of its rows each
   static constexpr bool TAIL = false;        // the last, partly filled wave of tiles is cut along K
   static constexpr int STAGED_ROWS = 0;  // of each warp tile of C, staged at a time to be stored by TMA; 0: it is not
 
@@ -121,6 +122,11 @@ struct Stage {
   using A = OperandTile<Config::A_K_CONTIGUOUS, Config::TILE_M, Config::TILE_K, Config::SWIZZLED>;
   using B = OperandTile<Config::B_K_CONTIGUOUS, Config::TILE_N, Config::TILE_K, Config::SWIZZLED>;
   static constexpr int BYTES = A::BYTES + B::BYTES;
+
+  // What a block copies of A: all of it, or its part of what a cluster shares. The parts lie one behind the other.
+  using CopiedA =
+      OperandTile<Config::A_K_CONTIGUOUS, Config::TILE_M / Config::CLUSTER, Config::TILE_K, Config::SWIZZLED>;
+  static_assert(Config::CLUSTER == 1 || !A::K_CONTIGUOUS || A::BOXES == 1, "rows of one box are in a row in memory");
   static_assert(A::BOX_BYTES % 1024 == 0 && B::BOX_BYTES % 1024 == 0,
                 "each swizzled box starts on a 1024-byte boundary");
 

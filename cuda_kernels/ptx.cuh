@@ -335,13 +335,15 @@ HGEMM_DEVICE void mbarrier_arrive_after(bool arrives, uint32_t barrier, uint32_t
       : "memory");
 }
 
-// The same on an mbarrier of any block of the cluster: `barrier` is an address of mapa. Lanes may name different ones.
+// The same on an mbarrier of any block of the cluster: `barrier` is an address of mapa, and lanes may name different
+// ones. It tells another block that values have been read, and is no way to show it what was written: that takes
+// `.release.cluster`, for which the compiler puts a fence of the whole device (MEMBAR.ALL.GPU) in front.
 HGEMM_DEVICE void mbarrier_arrive_cluster_after(bool arrives, uint32_t barrier, uint32_t loaded) {
   asm volatile(
       "{\n"
       ".reg .pred p;\n"
       "setp.ne.u32 p, %0, 0;\n"
-      "@p mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%1];\n"
+      "@p mbarrier.arrive.shared::cluster.b64 _, [%1];\n"
       "}" ::"r"(static_cast<uint32_t>(arrives)),
       "r"(after(loaded, barrier))
       : "memory");

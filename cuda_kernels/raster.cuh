@@ -40,6 +40,21 @@ HGEMM_DEVICE BlockTile block_tile(uint32_t block, int M, int N) {
   return {static_cast<int>(tile.m) * Config::TILE_M, static_cast<int>(tile.n) * Config::TILE_N, batch};
 }
 
+// The columns of C that the blocks of a cluster compute together, side by side, as if they were one tile's.
+template <class Config>
+struct ClusterTile {
+  static constexpr int TILE_M = Config::TILE_M, TILE_N = Config::CLUSTER * Config::TILE_N;
+};
+
+// The tile of the block `rank` of cluster `cluster`. At the right edge it may lie outside of C: the block then copies
+// its part of A for the others, and stores nothing.
+template <class Config>
+HGEMM_DEVICE BlockTile cluster_tile(uint32_t cluster, uint32_t rank, int M, int N) {
+  BlockTile tile = block_tile<ClusterTile<Config>>(cluster, M, N);
+  tile.column += static_cast<int>(rank) * Config::TILE_N;
+  return tile;
+}
+
 // Some of the tiles of K.
 struct KRange {
   int first, count;

@@ -7,15 +7,18 @@
 
 namespace hgemm {
 
-// The boxes of one operand's tile, whose first element is (outer, k).
-template <class Tile>
+// The boxes of one operand's tile, whose first element is (outer, k): into this block, or into all of a cluster.
+template <class Tile, int Cluster = 1>
 HGEMM_DEVICE void copy_boxes(uint32_t tile, const TensorMap* map, uint32_t barrier, int outer, int k, int batch) {
   static_assert(Tile::ROWS <= 256, "a box has at most 256 rows");
 #pragma unroll
   for (int box = 0; box < Tile::BOXES; ++box) {
     const int column = (Tile::K_CONTIGUOUS ? k : outer) + box * Tile::BOX_COLUMNS;
     const int row = Tile::K_CONTIGUOUS ? outer : k;
-    ptx::tma_load_3d(tile + box * Tile::BOX_BYTES, map, barrier, column, row, batch);
+    if constexpr (Cluster == 1)
+      ptx::tma_load_3d(tile + box * Tile::BOX_BYTES, map, barrier, column, row, batch);
+    else
+      ptx::tma_load_3d_multicast(tile + box * Tile::BOX_BYTES, map, barrier, column, row, batch, (1 << Cluster) - 1);
   }
 }
 
@@ -41,7 +44,7 @@ Matrices stored(const void* base, int64_t outer, int64_t K, int64_t row_stride, 
 // Describes A and B to the copy engine, or says what it cannot address.
 template <class T, class Config>
 const char* encode_operands(const HgemmProblem& p, TensorMap* a_map, TensorMap* b_map) {
-  using A = typename Stage<Config>::A;
+  using A = typename Stage<Config>::CopiedA;
   using B = typename Stage<Config>::B;
   const Matrices a = stored<A>(p.a, p.M, p.K, p.a_row_stride, p.batch, p.a_batch_stride, T::bfloat16);
   const Matrices b = stored<B>(p.b, p.N, p.K, p.b_row_stride, p.batch, p.b_batch_stride, T::bfloat16);

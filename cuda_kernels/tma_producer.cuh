@@ -11,6 +11,10 @@
 //
 // A persistent block goes on with another tile of C: the producer runs ahead into it by as many tiles of K as there are
 // stages, without knowing that it is another one.
+//
+// With the flag `multicast` two blocks are a cluster, with neighbouring tiles in a row of C: each copies half of their
+// common tile of A for both, see tma_ring.cuh. Their rings are one another's business from the cluster's first barrier
+// to its last.
 #pragma once
 
 #include "epilogue.cuh"
@@ -30,10 +34,17 @@ struct TmaProducerGemm {
   static_assert(Config::THREADS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "of a multiprocessor");
   static_assert(Config::WARPS % 4 == 0, "setmaxnreg takes whole warpgroups");
   static_assert(!Config::TAIL, "the last wave is shared out by tma_rotating.cuh");
+  static constexpr int CLUSTER = Config::CLUSTER;
   static constexpr int SHARED_BYTES = Ring::BYTES + Epilogue::BYTES + Ring::BARRIERS_BYTES;
 
   static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
   static const char* resources(HgemmResources* result);
+
+  HGEMM_DEVICE void barrier() {
+    if constexpr (CLUSTER == 1) return ptx::barrier_sync();
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
 };
 
 template <class T, class Config>
@@ -41,14 +52,16 @@ HGEMM_KERNEL((TmaProducerGemm<T, Config>::THREADS), 1)
 tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT TensorMap b_map,
                   const int k_tiles,
                   const HGEMM_GRID_CONSTANT typename TmaProducerGemm<T, Config>::Epilogue::Destination c,
-                  const bool a_batched, const bool b_batched, const uint32_t c_tiles) {
+                  const bool a_batched, const bool b_batched, const uint32_t c_tiles) {  // or twice as wide ones
   using Gemm = TmaProducerGemm<T, Config>;
   using Ring = typename Gemm::Ring;
   const uint32_t warp = ptx::warp_index();
+  const uint32_t rank = Gemm::CLUSTER > 1 ? ptx::cluster_rank() : 0;
+  const uint32_t cluster = ptx::block_index() / Gemm::CLUSTER, clusters = ptx::grid_blocks() / Gemm::CLUSTER;
   const uint32_t staging = ptx::shared_base() + Ring::BYTES;
-  const Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES);
+  const Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES, rank);
   if (warp == 0 && ptx::elect_one()) ring.init();
-  ptx::barrier_sync();  // the mbarriers are initialised for everyone, and the last barrier of the whole block
+  Gemm::barrier();  // the mbarriers are initialised for everyone, and the last barrier that producers come to
 
   if (warp >= Config::WARPS) {
     ptx::setmaxnreg_dec<Gemm::PRODUCER_REGISTERS>();
@@ -57,8 +70,8 @@ tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     ptx::prefetch_tensor_map(&b_map);
     Gemm::Epilogue::prefetch(c);
     typename Ring::Position position;
-    for (uint32_t number = ptx::block_index(); number < c_tiles; number += ptx::grid_blocks()) {
-      const BlockTile tile = block_tile<Config>(number, c.M, c.N);
+    for (uint32_t number = cluster; number < c_tiles; number += clusters) {
+      const BlockTile tile = cluster_tile<Config>(number, rank, c.M, c.N);
       for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
         // In the first round the stage is new: the parity of a phase before the first counts as completed.
         ring.wait_freed(position.back(Config::STAGES));
@@ -74,14 +87,16 @@ tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   WarpTile<T, Config> warp_tile(warp, lane);
   typename Ring::Position position;
   ring.load_first(warp_tile, position);
-  for (uint32_t number = ptx::block_index(); number < c_tiles; number += ptx::grid_blocks()) {
-    const bool last_tile = number + ptx::grid_blocks() >= c_tiles;
+  for (uint32_t number = cluster; number < c_tiles; number += clusters) {
+    const bool last_tile = number + clusters >= c_tiles;
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile)
       ring.multiply(warp_tile, position, last_tile && k_tile + 1 == k_tiles, lane);
-    Gemm::Epilogue::store(warp_tile, staging, c, block_tile<Config>(number, c.M, c.N), warp, lane);
+    Gemm::Epilogue::store(warp_tile, staging, c, cluster_tile<Config>(number, rank, c.M, c.N), warp, lane);
     warp_tile.clear();
   }
   Gemm::Epilogue::finish();
+  if (Gemm::CLUSTER > 1)
+    Gemm::barrier();  // a block that ends takes its mbarriers with it, at which others may yet arrive
 }
 
 template <class T, class Config>
@@ -91,13 +106,21 @@ const char* TmaProducerGemm<T, Config>::launch(const HgemmProblem& p, void*, voi
   if (const char* error = encode_operands<T, Config>(p, &a_map, &b_map)) return error;
   typename Epilogue::Destination c;
   if (const char* error = Epilogue::describe(p, &c)) return error;
-  const uint32_t c_tiles = block_count<Config>(p);
-  uint32_t blocks = c_tiles;
-  if (Config::PERSISTENT)
-    if (const char* error = resident_blocks<kernel>(THREADS, SHARED_BYTES, &blocks)) return error;
-  return hgemm::launch<kernel>(blocks < c_tiles ? blocks : c_tiles, THREADS, SHARED_BYTES, stream, a_map, b_map,
-                               static_cast<int>(tiles(p.K, Config::TILE_K)), c, p.a_batch_stride != 0,
-                               p.b_batch_stride != 0, c_tiles);
+  const uint32_t c_tiles = block_count<ClusterTile<Config>>(p);
+  const int k_tiles = static_cast<int>(tiles(p.K, Config::TILE_K));
+  const bool a_batched = p.a_batch_stride != 0, b_batched = p.b_batch_stride != 0;
+  uint32_t resident = c_tiles;
+  if constexpr (CLUSTER == 1) {
+    if (Config::PERSISTENT)
+      if (const char* error = resident_blocks<kernel>(THREADS, SHARED_BYTES, &resident)) return error;
+    return hgemm::launch<kernel>(resident < c_tiles ? resident : c_tiles, THREADS, SHARED_BYTES, stream, a_map, b_map,
+                                 k_tiles, c, a_batched, b_batched, c_tiles);
+  } else {
+    if (Config::PERSISTENT)
+      if (const char* error = resident_clusters<kernel>(CLUSTER, THREADS, SHARED_BYTES, &resident)) return error;
+    return launch_clusters<kernel>(CLUSTER, CLUSTER * (resident < c_tiles ? resident : c_tiles), THREADS, SHARED_BYTES,
+                                   stream, a_map, b_map, k_tiles, c, a_batched, b_batched, c_tiles);
+  }
 }
 
 template <class T, class Config>

@@ -1,5 +1,10 @@
 // A ring of stages in which nobody waits for the whole block: each stage has two mbarriers, one that tells when its
 // tile has landed, one that tells when all warps have read it.
+//
+// In a cluster each block copies a part of the rows of A, which is the same for all of them, into the shared memory of
+// all (multicast): L2 is read once. So the rings are filled in step, and a stage is free when the warps of all blocks
+// have read it: each tells all blocks, whose copies into it may come next. Each block announces a whole tile to its own
+// mbarrier, whoever sends the bytes.
 #pragma once
 
 #include "mainloop.cuh"
@@ -18,6 +23,7 @@ template <class Config>
 struct TmaRing {
   using Tile = Stage<Config>;
   using Position = RingPosition<Config::STAGES>;
+  static constexpr int CLUSTER = Config::CLUSTER;
   static constexpr int BYTES = Config::STAGES * Tile::BYTES;
   // Tiles from the one that frees a stage to the one during which it is refilled, for a slower warp to catch up in: of
   // four stages of 48 KB two are copied ahead, and that keeps the copy engine busy. Shallow tiles take half the time,
@@ -27,18 +33,19 @@ struct TmaRing {
 
   uint32_t tiles;
   uint32_t landed;  // an mbarrier a stage, completed by the bytes of a tile
-  uint32_t freed;   // the same, completed by one arrival of every warp that multiplies
+  uint32_t freed;   // the same, completed by one arrival of every warp that multiplies, of all blocks of the cluster
+  uint32_t rank;    // of this block among them
 
-  HGEMM_MEMBER TmaRing(uint32_t tiles, uint32_t barriers)
-      : tiles(tiles), landed(barriers), freed(barriers + Config::STAGES * BARRIER_BYTES) {
+  HGEMM_MEMBER TmaRing(uint32_t tiles, uint32_t barriers, uint32_t rank = 0)
+      : tiles(tiles), landed(barriers), freed(barriers + Config::STAGES * BARRIER_BYTES), rank(rank) {
     if (tiles % 1024 != 0) ptx::trap();  // TMA swizzles by absolute address
   }
 
-  // One thread, before a barrier of the block.
+  // One thread, before a barrier of the block, or of the cluster.
   HGEMM_MEMBER void init() const {
     for (int stage = 0; stage < Config::STAGES; ++stage) {
       ptx::mbarrier_init(landed + stage * BARRIER_BYTES, 1);
-      ptx::mbarrier_init(freed + stage * BARRIER_BYTES, Config::WARPS);
+      ptx::mbarrier_init(freed + stage * BARRIER_BYTES, Config::WARPS * CLUSTER);
     }
     ptx::fence_mbarrier_init();
   }
@@ -55,7 +62,9 @@ struct TmaRing {
   HGEMM_MEMBER void copy(const TmaOperands& from, int stage, const BlockTile& tile, int k0) const {
     const uint32_t barrier = landed + stage * BARRIER_BYTES;
     ptx::mbarrier_arrive_expect_tx(barrier, Tile::BYTES);
-    copy_boxes<typename Tile::A>(Tile::a(tiles, stage), from.a_map, barrier, tile.row, k0,
+    using CopiedA = typename Tile::CopiedA;
+    copy_boxes<CopiedA, CLUSTER>(Tile::a(tiles, stage) + rank * CopiedA::BYTES, from.a_map, barrier,
+                                 tile.row + static_cast<int>(rank) * (Config::TILE_M / CLUSTER), k0,
                                  from.a_batched ? tile.batch : 0);
     copy_boxes<typename Tile::B>(Tile::b(tiles, stage), from.b_map, barrier, tile.column, k0,
                                  from.b_batched ? tile.batch : 0);
@@ -107,7 +116,10 @@ struct TmaRing {
   // the compiler may move it up to them; what it depends on does.
   HGEMM_MEMBER void free(uint32_t stage_freed, uint32_t loaded, int lane) const {
     ptx::warp_sync();
-    ptx::mbarrier_arrive_after(lane == 0, stage_freed, loaded);
+    if constexpr (CLUSTER == 1)
+      ptx::mbarrier_arrive_after(lane == 0, stage_freed, loaded);
+    else  // a lane for each block
+      ptx::mbarrier_arrive_cluster_after(lane < CLUSTER, ptx::mapa(stage_freed, lane % CLUSTER), loaded);
   }
 };
 

@@ -20,7 +20,7 @@ GRAMMAR = "<tile M>x<tile N>x<tile K>_s<stages>_w<warp M>x<warp N>[_flag...], as
 SPLITS = {"split2": 2, "split4": 4, "split8": 8}
 
 # In the order in which a name spells them.
-FLAGS = ("noswizzle", "rotate", "producer", "persistent", "specialized", "store-tma", "tail", *SPLITS)
+FLAGS = ("noswizzle", "rotate", "producer", "persistent", "multicast", "specialized", "store-tma", "tail", *SPLITS)
 
 THREADS_PER_WARP = 32
 
