@@ -28,6 +28,7 @@ from hgemm.cuda_kernels.compilation import FOLDER, error_lines
 from hgemm.cuda_kernels.configs import FAMILIES, Unit
 from hgemm.cuda_kernels.emulator import (
     mutants_cp_async,
+    mutants_multicast,
     mutants_parts,
     mutants_producer,
     mutants_rolling,
@@ -48,6 +49,7 @@ MUTANTS = (
     *mutants_tma_rotating.MUTANTS,
     *mutants_rolling.MUTANTS,
     *mutants_producer.MUTANTS,
+    *mutants_multicast.MUTANTS,
     *mutants_split.MUTANTS,
     *mutants_parts.MUTANTS,
     *mutants_tail.MUTANTS,

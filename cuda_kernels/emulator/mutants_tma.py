@@ -148,8 +148,8 @@ MUTANTS = (
         "tma-boxes-on-each-other",
         "both boxes of B land in one place",
         "tma_operands.cuh",
-        "tile + box * Tile::BOX_BYTES",
-        "tile",
+        "tma_load_3d(tile + box * Tile::BOX_BYTES,",
+        "tma_load_3d(tile,",
         ("in-flight",),
     ),
     Mutant(

@@ -70,8 +70,8 @@ MUTANTS = (
     _rotating(
         "count-one-warp-less",
         "a stage is free while one warp still reads it",
-        "BARRIER_BYTES, Config::WARPS);",
-        "BARRIER_BYTES, Config::WARPS - 1);",
+        "BARRIER_BYTES, Config::WARPS * CLUSTER);",
+        "BARRIER_BYTES, Config::WARPS * CLUSTER - 1);",
         "mbarrier",
         "race",
         file=RING,
@@ -79,8 +79,8 @@ MUTANTS = (
     _rotating(
         "count-one-warp-more",
         "waits for a warp that does not exist",
-        "BARRIER_BYTES, Config::WARPS);",
-        "BARRIER_BYTES, Config::WARPS + 1);",
+        "BARRIER_BYTES, Config::WARPS * CLUSTER);",
+        "BARRIER_BYTES, Config::WARPS * CLUSTER + 1);",
         "deadlock",
         file=RING,
     ),
