@@ -44,18 +44,27 @@ def _bench(name: str, seconds: int, options: str) -> Stage:
 
 
 _SQUARES = "--suite squares --dtypes bf16,fp16 --rounds 15 --backends '*:default'"
-_STORY = (  # what the README compares, beside the defaults
-    "cuda_cp_async cuda_tma:128x128x32_s3_w64x32 cuda_tma:128x128x64_s3_w64x32 cuda_tma:128x128x64_s6_w64x32 "
+_TECHNIQUES = (  # what the README compares
+    "triton:default triton_mma_sync triton_gluon:256x128x64_s4_w64x64 cuda_cp_async cuda_tma:default "
+    "cuda_tma:128x128x32_s3_w64x32 cuda_tma:128x128x64_s3_w64x32 cuda_tma:128x128x64_s6_w64x32 "
     "cuda_tma:128x256x64_s2_w64x64 cuda_tma:256x128x64_s4_w64x64 cuda_tma:256x128x64_s4_w64x64_rotate "
-    "cuda_tma:256x128x64_s4_w64x64_rotate_persistent cuda_tma:256x128x64_s3_w64x64_rotate_persistent_store-tma "
-    "triton_mma_sync:128x128x64_s4_w64x32 triton_gluon:256x128x64_s4_w64x64"
+    "'cuda_tma:256x128x64_s?_w64x64_rotate_persistent*' 'cuda_tma:256x128x64_s?_w64x64_producer_persistent*' "
+    "'cuda_tma:192x256x64_s4*'"
 )
 
 # Every configuration in one dtype and few rounds: what the cost model is fitted to and the defaults are taken from.
 _EACH = "--dtypes bf16 --rounds 5 --burst-ms 6 --idle-ms 8 --backends torch"
-_SIZES = "--layouts nn,nt --mnk " + " ".join(
-    f"{n},{n},{n}" for n in (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-)
+_BOTH = "--dtypes bf16,fp16 --rounds 5 --backends torch"
+_MMA = "triton_mma_sync triton_gluon 'cuda_tma:128x*'"
+
+
+def _cubes(*sizes: int) -> str:
+    return " ".join(f"{n},{n},{n}" for n in sizes)
+
+
+def _sizes(least: int, largest: int = 8192) -> str:
+    sizes = (256, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+    return "--layouts nn,nt --mnk " + _cubes(*(n for n in sizes if least <= n <= largest))
 
 
 def _projections(*rows: int) -> str:
@@ -87,19 +96,25 @@ STAGES = (
         "--mode e2e --idle-ms 0 --rounds 15 --mnk 256,256,256 512,512,512 1024,1024,1024 16,4096,4096 "
         "--backends torch 'cuda_*:default' triton_pointer:default triton:default",
     ),
-    _bench("cuda-squares", 200, f"{_SIZES} {_EACH} cuda_tma triton_mma_sync:default"),
-    _bench("cuda-llm", 200, f"{_projections(128, 1024)} {_EACH} 'cuda_tma:128x*' 'cuda_tma:192x*' 'cuda_tma:256x*'"),
-    _bench("cuda-few", 120, f"{_projections(1, 16)} {_EACH} 'cuda_tma:16x*' 'cuda_tma:32x*' cuda_cp_async:default"),
-    _bench("triton-squares", 300, f"{_SIZES} {_EACH} triton"),
+    _bench("kernels", 500, f"{_sizes(1024)} {_BOTH} {_MMA} 'cuda_tma:192x*' 'cuda_tma:256x*' cuda_cp_async"),
+    _bench("kernels-small", 100, f"{_sizes(256, 768)} {_EACH} cuda_tma"),
+    _bench("kernels-128", 120, f"{_projections(128)} {_EACH} {_MMA} 'cuda_tma:192x256x64*' 'cuda_tma:256x*tail'"),
+    _bench(
+        "kernels-few", 150, f"{_projections(1, 16, 32)} {_EACH} 'cuda_tma:16x*' 'cuda_tma:32x*' cuda_cp_async:default"
+    ),
+    _bench("kernels-many", 200, f"{_projections(1024, 8192)} {_EACH} {_MMA} 'cuda_tma:192x256x64*' 'cuda_tma:256x*'"),
+    _bench("triton-squares", 300, f"{_sizes(256)} {_EACH} triton"),
+    _bench("triton-128", 100, f"{_projections(128)} {_EACH} 'triton:*specialized*' 'triton:*split*' 'triton:64x*'"),
     _bench(
         "triton-llm", 300, f"{_projections(128, 1024, 8192)} {_EACH} 'triton:64x*' 'triton:1*x128*' 'triton:*x256*'"
     ),
     _bench(
         "triton-few", 200, f"{_projections(1, 16)} {_EACH} 'triton:16x*' 'triton:32x*' 'triton:64x*' triton_pointer"
     ),
-    _bench("squares", 600, f"{_SQUARES} {_STORY}"),
-    _bench("llm", 600, "--suite llm --dtypes bf16,fp16 --backends '*:default'"),
-    _bench("squares-again", 600, _SQUARES),
+    _bench("squares", 300, _SQUARES),
+    _bench("techniques", 200, f"--layouts nn,nt --mnk {_cubes(2048, 4096, 8192)} {_BOTH} {_TECHNIQUES}"),
+    _bench("squares-again", 300, _SQUARES),
+    _bench("llm", 600, "--suite llm --dtypes bf16,fp16 --rounds 5 --backends '*:default'"),
     _bench("batched", 120, "--suite batched --backends '*:default'"),
     _bench("ladder", 120, "--ladder --rounds 11"),
     _bench("ladder-sustained", 240, "--ladder --sustained --burst-ms 100 --rounds 5"),

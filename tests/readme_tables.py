@@ -49,6 +49,16 @@ QUESTIONS = (
         "cuda_tma:256x128x64_s4_w64x64_rotate",
         "cuda_tma:256x128x64_s4_w64x64",
     ),
+    (
+        "a warpgroup that copies, C stored by TMA, instead of both by the multiplying warps",
+        "cuda_tma:256x128x64_s3_w64x64_producer_persistent_store-tma",
+        "cuda_tma:256x128x64_s4_w64x64_rotate_persistent",
+    ),
+    (
+        "tiles of A sent to two blocks at once",
+        "cuda_tma:256x128x64_s3_w64x64_producer_persistent_multicast_store-tma",
+        "cuda_tma:256x128x64_s3_w64x64_producer_persistent_store-tma",
+    ),
     ("CUDA instead of Triton, mma.sync in both", "cuda_tma", "triton_mma_sync"),
     ("wgmma instead of mma.sync, both from Triton", "triton", "triton_mma_sync"),
     ("Triton instead of cuBLAS", "triton", "torch"),
@@ -248,10 +258,10 @@ def checked() -> str:
 
 def tables() -> dict[str, str]:
     """The text of each table by the name of its place in the README."""
-    squares = read(RESULTS / "h200-squares.json")
+    techniques = read(RESULTS / "h200-techniques.json")
     return {
-        "contestants": contestants(case_of(squares, *TABLE_CASE)),
-        "questions": questions(squares),
+        "contestants": contestants(case_of(techniques, *TABLE_CASE)),
+        "questions": questions(techniques),
         "ladder": ladder_table(),
         "counters": counters_table(),
         "projections": projections(read(RESULTS / "h200-llm.json")),
