@@ -2,6 +2,7 @@
 //
 //   MmaCeiling     mma.sync on operands that stay in registers: no kernel built on it can be faster at this clock
 //   L2Ceiling      reads that L2 answers
+//   ReadCeiling    reads of device memory
 //   SharedCeiling  reads of shared memory
 //
 // Every figure of the study is quoted beside these, measured in the same run. The data is real, not zeros, with which a
@@ -94,20 +95,19 @@ HGEMM_DEVICE uint32_t sum_of(const uint32_t (&values)[LOADS][4]) {
   return sum;
 }
 
-// Every block streams over all the data, a tile of 64 KB at a time, and begins where no other does as long as there are
-// tiles enough. The caller makes the data a quarter of L2: where L2 has two partitions, a line that both halves of the
-// device read may be held by both, which leaves half of the capacity, and lines do not spread evenly over its sets. L1
-// has no part in it, whatever its size: the loads pass it by.
+// What the next two share: a block reads a tile of 64 KB at a time, and next(tile) is the one to go on with. L1 has no
+// part in it, whatever its size: the loads pass it by.
 //
 // With two blocks a multiprocessor has 128 KB of loads in flight. At 64 bytes a clock, the width of its port to L2,
-// that is 2,048 clocks, several times the latency of L2.
-struct L2Ceiling {
+// that is 2,048 clocks, several times the latency of L2, and more than that of device memory.
+struct TileReads {
   static constexpr int THREADS = 512, BLOCKS = 2, SHARED_BYTES = 0;
   static constexpr int TILE_WORDS = THREADS * LOADS * 4;
   static constexpr int64_t WORK = int64_t{4} * TILE_WORDS;  // bytes read
 
-  HGEMM_DEVICE uint32_t run(const uint32_t* data, const uint32_t tiles, const int iterations) {
-    uint32_t tile = ptx::block_index() % tiles, sum = 0;
+  template <class Next>
+  HGEMM_DEVICE uint32_t stream(const uint32_t* data, uint32_t tile, const int iterations, const Next next) {
+    uint32_t sum = 0;
 #pragma unroll 2
     for (int iteration = 0; iteration < iterations; ++iteration) {
       const uint32_t* mine = data + size_t{tile} * TILE_WORDS + ptx::thread_index() * 4;
@@ -115,9 +115,30 @@ struct L2Ceiling {
 #pragma unroll
       for (int load = 0; load < LOADS; ++load) ptx::ld_global_v4(values[load], mine + load * THREADS * 4);
       sum += sum_of(values);
-      tile = tile + 1 == tiles ? 0 : tile + 1;
+      tile = next(tile);
     }
     return sum;
+  }
+};
+
+// Every block streams over all the data and begins where no other does as long as there are tiles enough. The caller
+// makes the data a quarter of L2: where L2 has two partitions, a line that both halves of the device read may be held
+// by both, which leaves half of the capacity, and lines do not spread evenly over its sets.
+struct L2Ceiling : TileReads {
+  HGEMM_DEVICE uint32_t run(const uint32_t* data, const uint32_t tiles, const int iterations) {
+    const auto next = [&](const uint32_t tile) { return tile + 1 == tiles ? 0 : tile + 1; };
+    return stream(data, ptx::block_index() % tiles, iterations, next);
+  }
+};
+
+// The blocks share the tiles out: each is read once before any is read again. The caller makes the data many times L2,
+// so that nothing of a tile is left in it by then, and the number of tiles a multiple of the number of blocks. Where
+// some blocks are done before others, these have loads enough in flight to keep the memory busy.
+struct ReadCeiling : TileReads {
+  HGEMM_DEVICE uint32_t run(const uint32_t* data, const uint32_t tiles, const int iterations) {
+    const uint32_t first = ptx::block_index(), blocks = ptx::grid_blocks();
+    const auto next = [&](const uint32_t tile) { return tile + blocks < tiles ? tile + blocks : first; };
+    return stream(data, first, iterations, next);
   }
 };
 

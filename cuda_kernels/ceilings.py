@@ -14,8 +14,14 @@ MMA_WORDS, MMA_WORDS_OF_A = 32, 16
 
 _TAGS = {torch.float16: "f16", torch.bfloat16: "bf16"}
 
+READ = "read"
+"""The kernel whose blocks share its data out."""
+
 L2_SHARE = 4
 """The data that the L2 kernel reads are one part in so many of the L2; ceilings.cuh says why."""
+
+READ_MULTIPLE = 16
+"""The data of READ are so many times the L2: where all are read in turn, none is found there the next time."""
 
 
 class Ceiling:
@@ -27,17 +33,17 @@ class Ceiling:
 
     def __init__(self, name: str, device: torch.device, dtype: torch.dtype, data_bytes: int = 0) -> None:
         """``name`` is among KERNELS. The data are N(0, 1) or, for torch.int32, random bits: as many whole tiles as
-        ``data_bytes`` hold, and one at least."""
+        ``data_bytes`` hold, and one at least; of READ as many for each block."""
         self._name, self._device, self._library = name, device, _library(name)
-        self._tiles = max(1, data_bytes // self._library.hgemm_ceiling_tile_bytes())
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._blocks = multiprocessors * self._library.hgemm_ceiling_blocks_per_multiprocessor()
+        self._tiles = whole_tiles(name, data_bytes, self._library.hgemm_ceiling_tile_bytes(), self._blocks)
         size = self._tiles * self._library.hgemm_ceiling_tile_bytes() // dtype.itemsize
         generator = torch.Generator(device).manual_seed(0)
         if dtype is torch.int32:
             self.data = torch.randint(-(2**31), 2**31, (size,), dtype=dtype, device=device, generator=generator)
         else:
             self.data = torch.randn(size, device=device, generator=generator).to(dtype)
-        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        self._blocks = multiprocessors * self._library.hgemm_ceiling_blocks_per_multiprocessor()
         threads = self._library.hgemm_ceiling_threads()
         self.sums = torch.zeros(self._blocks, threads, dtype=torch.int32, device=device)
 
@@ -63,6 +69,12 @@ class Ceiling:
             )
         if error:
             raise RuntimeError(f"the kernel {self._name}: {error.decode()}")
+
+
+def whole_tiles(name: str, data_bytes: int, tile_bytes: int, blocks: int) -> int:
+    """How many tiles of data a kernel has in a grid of ``blocks``."""
+    together = blocks if name == READ else 1
+    return max(1, data_bytes // (tile_bytes * together)) * together
 
 
 def mma_ceiling(dtype: torch.dtype, device: torch.device, accumulator: torch.dtype = torch.float32) -> Ceiling:
@@ -94,6 +106,12 @@ def l2_ceiling(device: torch.device) -> Ceiling:
     return Ceiling("l2", device, torch.int32, l2_bytes // L2_SHARE)
 
 
+def read_ceiling(device: torch.device) -> Ceiling:
+    """Reads of device memory, in bytes; ``data_bytes // work(1)`` iterations read everything once."""
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    return Ceiling(READ, device, torch.int32, l2_bytes * READ_MULTIPLE)
+
+
 def shared_ceiling(device: torch.device) -> Ceiling:
     """Reads of shared memory in 16-byte vectors without bank conflicts, in bytes."""
     return Ceiling("shared", device, torch.int32)
@@ -104,6 +122,7 @@ KERNELS = {
     "mma_bf16": "hgemm::MmaCeiling<hgemm::Float32Accumulator<hgemm::bf16>>",
     "mma_f16_f16": "hgemm::MmaCeiling<hgemm::Float16Accumulator>",
     "l2": "hgemm::L2Ceiling",
+    READ: "hgemm::ReadCeiling",
     "shared": "hgemm::SharedCeiling",
 }
 """The kernels of ceilings.cuh."""

@@ -132,7 +132,7 @@ class FakeBurst:
 class FakeCeiling:
     """1e9 operations or bytes an iteration, 1e-6 s each beyond the base."""
 
-    data_bytes = 4096
+    data_bytes = 4 * 10**9
 
     def __init__(self, machine: FakeMachine) -> None:
         self.machine = machine

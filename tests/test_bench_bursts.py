@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 import torch
@@ -132,43 +133,99 @@ def on(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_burst_for_which_the_device_waited_is_measured_again_behind_a_longer_spin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    device = Device(stalls=[1e-3, 1e-3])
+    device = Device(stalls=[])
     on(device, monkeypatch)
     burst = GraphBurst(device, device.enqueue, 10, 1)
+    (first,) = device.spins  # whether it fits the queue
+    device.stalls = [0.0, 1e-3, 1e-3]
     burst.run()
-    first, *longer = device.spins
-    assert longer == [2 * first, 4 * first]
+    assert device.spins[1:] == [first, 2 * first, 4 * first]
     burst.run()  # and the next one begins with the short spin again
-    assert device.spins[3:] == [first]
+    assert device.spins[4:] == [first]
 
 
 def test_a_host_that_never_keeps_ahead_gives_no_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     device = Device(stalls=[1.0] * 100)
     on(device, monkeypatch)
-    burst = GraphBurst(device, device.enqueue, 10, 1)
+    burst = GraphBurst(device, device.enqueue, 10, 10)
+    tried = len(device.spins)
     with pytest.raises(bursts.HostTooSlow, match="waited for the host"):
         burst.run()
-    assert len(device.spins) == bursts.ATTEMPTS
+    assert (burst.calls, tried, len(device.spins)) == (10, bursts.ATTEMPTS, 2 * bursts.ATTEMPTS)
     assert burst.seconds() > 0  # a trial asks for no more than about
 
 
-def test_replays_that_do_not_fit_the_launch_queue_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = Device(stalls=[])
+class Queue(Device):
+    """Takes so many launches ahead of the device; for more the host waits until the device has begun."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__(stalls=[])
+        self.room = room
+        self.ahead = 0
+
+    def sleep(self, cycles: int) -> None:
+        super().sleep(cycles)
+        self.ahead = 0
+
+    def enqueue(self, index: int) -> None:
+        super().enqueue(index)
+        self.ahead += 1
+        if self.ahead > self.room:
+            self.now = max(self.now, self.spun_until)
+
+
+class WholeGraph(Graph):
+    """Takes as much room in the queue as all of its calls; notes how many those were."""
+
+    captured: ClassVar[list[int]] = []
+
+    def __init__(self, call: Call, calls: int) -> None:
+        super().__init__(call, calls)
+        self.calls = calls
+        self.captured.append(calls)
+
+    def replay(self) -> None:
+        for index in range(self.calls):
+            self.call(index)
+
+    def reset(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("room", "ring", "wanted", "graphs", "calls"),
+    [
+        (5000, 1, 8192, [512], 4096),  # replays are given up first
+        (600, 1, 590, [512], 512),
+        (511, 1, 590, [512, 256], 256),  # and where one is too much, calls of the graph
+        (511, 1, 400, [400], 400),
+        (200, 3, 590, [510, 255, 126], 126),  # 170, 85 and 42 rings
+        (1, 1, 100, [100, 50, 25, 12, 6, 3, 1], 1),
+    ],
+)
+def test_a_burst_that_does_not_fit_the_launch_queue_is_halved(
+    room: int, ring: int, wanted: int, graphs: list[int], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Queue(room)
     on(device, monkeypatch)
-    enqueued = 0
-    spins = 0
-
-    def replay(index: int) -> None:
-        nonlocal enqueued, spins
-        if spins != len(device.spins):
-            enqueued, spins = 0, len(device.spins)
-        enqueued += 1
-        if spins and enqueued > 5:  # the queue is full: the host waits until the device has begun
-            device.now = max(device.now, device.spun_until)
-
-    burst = GraphBurst(device, replay, 16 * bursts.LARGEST_GRAPH, 1)
-    assert burst.calls == 4 * bursts.LARGEST_GRAPH
+    monkeypatch.setattr(bursts, "capture", WholeGraph)
+    monkeypatch.setattr(WholeGraph, "captured", [])
+    burst = GraphBurst(device, device.enqueue, wanted, ring)
+    assert (WholeGraph.captured, burst.calls) == (graphs, calls)
+    tried = len(device.spins)
     burst.run()
+    # At the first attempt, behind a spin for the launches that are left and not for those that were too many.
+    (spin,) = device.spins[tried:]
+    assert spin == pytest.approx(bursts.FASTEST_CLOCK_HZ * (1.5 * calls * device.host_s + 20e-6), abs=1)
+
+
+def test_a_rotation_is_never_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Queue(room=5)
+    on(device, monkeypatch)
+    monkeypatch.setattr(bursts, "capture", WholeGraph)
+    burst = GraphBurst(device, device.enqueue, 24, 6)
+    assert burst.calls == 6
+    with pytest.raises(bursts.HostTooSlow):
+        burst.run()
 
 
 def test_a_call_that_waits_for_the_device_itself_is_timed_with_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,8 +144,8 @@ def test_a_crash_in_the_rounds_drops_samples_and_keeps_the_others() -> None:
     checked = product(machine)
 
     def crashes_in_the_second_round(a, b, out, config) -> None:
-        # Eight take turns, after a warm-up of eight, and each is preceded by idle time.
-        if 16 < len(machine.slept) <= 24:
+        # Nine take turns, after a warm-up of nine, and each is preceded by idle time.
+        if 18 < len(machine.slept) <= 27:
             raise RuntimeError("late")
         checked(a, b, out, config)
 

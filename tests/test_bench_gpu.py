@@ -114,6 +114,19 @@ def test_thousands_of_launches_are_enqueued_ahead_of_the_device(machine: CudaMac
         burst.close()
 
 
+def test_a_sustained_burst_of_the_control_is_timed(machine: CudaMachine) -> None:
+    """100 ms and more of torch's product: more calls than one graph holds, and than the queue of launches may take."""
+    with machine.activate():
+        a, b = (torch.randn(4096, 4096, device=machine.device).bfloat16() for _ in range(2))
+        out = torch.empty_like(a)
+        torch.matmul(a, b, out=out)
+        burst = machine.burst(lambda index: torch.matmul(a, b, out=out), LARGEST_GRAPH + 80)
+        assert burst.timer == "graph"
+        assert burst.calls >= 64
+        assert all(burst.run().seconds > 0 for _ in range(3))
+        burst.close()
+
+
 def test_kernels_are_described_by_the_driver(machine: CudaMachine, product) -> None:
     call, _, _ = product
     kernels = machine.kernels(call)

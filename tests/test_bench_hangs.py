@@ -58,7 +58,7 @@ class Stuck:
         self.given_up.set()
 
 
-@pytest.mark.parametrize("call", [1, 120], ids=["when it is checked", "in the rounds"])
+@pytest.mark.parametrize("call", [1, 180], ids=["when it is checked", "in the rounds"])
 def test_the_watchdog_gives_up_a_contestant_and_saves_the_rest(call: int) -> None:
     machine = FakeMachine()
     stuck = Stuck(machine, call)

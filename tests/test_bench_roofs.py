@@ -6,7 +6,7 @@ import torch
 from bench_machine import BASE_SECONDS, FakeCeiling, FakeMachine, backend, product, verify
 
 from hgemm.bench.measure import Bench, Outcome
-from hgemm.bench.metrics import CEILING, CEILING_FP16, COPY, L2, LAUNCH, SHARED
+from hgemm.bench.metrics import CEILING, CEILING_FP16, COPY, L2, LAUNCH, READ, SHARED
 from hgemm.bench.plan import DutyCycle, Plan
 from hgemm.bench.results import read, write
 from hgemm.bench.roofs import Limit
@@ -38,7 +38,7 @@ def test_what_belongs_to_the_run_is_timed_in_its_first_case_alone() -> None:
     assert [case.dtype for case in outcome.results.cases] in (["bf16", "fp16"] * 2, ["bf16"] * 2 + ["fp16"] * 2)
     seen: set[str] = set()
     for number, (case, names) in enumerate(zip(outcome.results.cases, roof_rows(outcome), strict=True)):
-        expected = {CEILING, COPY, LAUNCH}
+        expected = {CEILING, COPY, READ, LAUNCH}
         if number == 0:
             expected |= {L2, SHARED}
         if case.dtype == "fp16" and "fp16" not in seen:
@@ -53,10 +53,10 @@ def test_what_belongs_to_the_run_is_timed_in_its_first_case_alone() -> None:
 
 def test_a_run_in_fp16_alone_has_all_of_them_in_its_first_case() -> None:
     outcome, asked = run(("fp16",))
-    assert set(roof_rows(outcome)[0]) == {CEILING, CEILING_FP16, COPY, LAUNCH, L2, SHARED}
-    assert set(roof_rows(outcome)[1]) == {CEILING, COPY, LAUNCH}
+    assert set(roof_rows(outcome)[0]) == {CEILING, CEILING_FP16, COPY, READ, LAUNCH, L2, SHARED}
+    assert set(roof_rows(outcome)[1]) == {CEILING, COPY, READ, LAUNCH}
     # Each kernel is made once.
-    assert sorted(limit.name for limit in asked) == sorted([CEILING, CEILING_FP16, L2, SHARED])
+    assert sorted(limit.name for limit in asked) == sorted([CEILING, CEILING_FP16, READ, L2, SHARED])
     assert {limit.dtype for limit in asked} == {torch.float16}
 
 
@@ -74,6 +74,33 @@ def test_a_roof_that_cannot_be_measured_is_not_tried_again() -> None:
     assert SHARED in {roof.name for roof in outcome.results.roofs}
 
 
+def test_a_launch_of_the_reads_takes_every_byte_once() -> None:
+    outcome, asked = run(("bf16", "fp16"))
+    assert [limit.name for limit in asked].count(READ) == 1  # the dtype is none of its business
+    timings = [row.timing for case in outcome.results.cases for row in case.rows if row.backend == READ]
+    assert len(timings) == 4  # and it is timed in every case, as the copy is
+    for timing in timings:
+        assert timing is not None
+        assert (timing.flops_per_call, timing.bytes_per_call, timing.working_set_bytes) == (0, 4 * 10**9, 4 * 10**9)
+        # Four iterations of 1e9 bytes in 1e-6 s each, and what the machine itself takes.
+        assert timing.samples_us == [round(1e6 * (BASE_SECONDS + 4e-6), 1)] * 3
+    (roof,) = [roof for roof in outcome.results.roofs if roof.name == READ]
+    assert len(roof.samples) == 12
+    assert abs(roof.value / (4e9 / (BASE_SECONDS + 4e-6) * 1e-9) - 1) < 1e-5
+
+
+def test_where_no_kernel_can_be_built_there_are_the_roofs_that_need_none() -> None:
+    def none(limit: Limit) -> FakeCeiling:
+        raise RuntimeError("no nvcc: install the toolkit")
+
+    outcome, asked = run(("bf16",), none)
+    assert {roof.name for roof in outcome.results.roofs} == {"cublas", COPY}
+    for case in outcome.results.cases:
+        (row,) = [row for row in case.rows if row.backend == READ]
+        assert (row.status, row.reason, row.timing) == ("failed", "RuntimeError: no nvcc: install the toolkit", None)
+    assert [limit.name for limit in asked].count(READ) == 1
+
+
 def test_each_roof_is_stored_with_accumulator_clock_and_how_it_was_measured(tmp_path: Path) -> None:
     outcome, _ = run(("bf16", "fp16"))
     write(outcome.results, tmp_path / "run.json")
@@ -85,6 +112,7 @@ def test_each_roof_is_stored_with_accumulator_clock_and_how_it_was_measured(tmp_
         ("mma.sync", "fp16", "float16", "TFLOPS"),
         ("cublas", "fp16", "float32", "TFLOPS"),
         ("copy", None, None, "GB/s"),
+        ("read", None, None, "GB/s"),
         ("l2", None, None, "GB/s"),
         ("shared", None, None, "GB/s"),
     ]
@@ -92,7 +120,8 @@ def test_each_roof_is_stored_with_accumulator_clock_and_how_it_was_measured(tmp_
     notes = {(roof.name, roof.accumulator): roof.note for roof in stored if roof.dtype != "bf16"}
     assert "registers, float16 accumulation" in notes["mma.sync", "float16"]
     assert "registers, float32 accumulation" in notes["mma.sync", "float32"]
-    assert "the same 4,096 bytes again and again, past L1" in notes["l2", None]
+    assert notes["read", None] == "reads of 4,000,000,000 bytes in device memory, each of them once"
+    assert "the same 4,000,000,000 bytes again and again, past L1" in notes["l2", None]
     assert "without bank conflicts" in notes["shared", None]
 
 
@@ -106,7 +135,7 @@ def test_bandwidths_count_bytes_and_rates_count_operations() -> None:
         iterations = timing.bytes_per_call // 10**9
         assert timing.samples_us == [round(1e6 * (BASE_SECONDS + 1e-6 * iterations), 1)] * 3
         assert 0.8e3 < timing.samples_us[0] < 1.2e3
-        assert (timing.flops_per_call, timing.working_set_bytes, timing.mode) == (0, 4096, "kernel")
+        assert (timing.flops_per_call, timing.working_set_bytes, timing.mode) == (0, 4 * 10**9, "kernel")
     for name in (CEILING, CEILING_FP16):
         timing = rows[name]
         assert timing is not None

@@ -69,7 +69,9 @@ def test_no_mma_waits_for_the_accumulator_of_the_one_before(name: str, arch: str
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize(("name", "load"), [("l2", "LDG.E.128.STRONG.GPU"), ("shared", "LDS.128")])
+@pytest.mark.parametrize(
+    ("name", "load"), [("l2", "LDG.E.128.STRONG.GPU"), ("read", "LDG.E.128.STRONG.GPU"), ("shared", "LDS.128")]
+)
 def test_a_memory_loop_holds_16_byte_loads_and_their_sum(name: str, load: str, arch: str) -> None:
     """Eight a thread, twice. STRONG.GPU is what .cg becomes: L2 answers, as the point of coherence, and not L1."""
     found = operations(name, arch)
@@ -80,21 +82,24 @@ def test_a_memory_loop_holds_16_byte_loads_and_their_sum(name: str, load: str, a
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-def test_the_loads_of_l2_are_in_flight_together(arch: str) -> None:
+@pytest.mark.parametrize("name", ["l2", "read"])
+def test_the_loads_of_l2_and_of_memory_are_in_flight_together(name: str, arch: str) -> None:
     """64 KB a multiprocessor at the least: 1,024 threads with four loads each before the first is waited for."""
-    kinds = [text.split()[0] for text in main_loop("l2", arch)]
+    kinds = [text.split()[0] for text in main_loop(name, arch)]
     loads = [number for number, kind in enumerate(kinds) if kind == "LDG.E.128.STRONG.GPU"]
-    destinations = [re.findall(r"\bR(\d+)", main_loop("l2", arch)[number])[0] for number in loads]
+    destinations = [re.findall(r"\bR(\d+)", main_loop(name, arch)[number])[0] for number in loads]
     first_use = next(
         number
-        for number, text in enumerate(main_loop("l2", arch))
+        for number, text in enumerate(main_loop(name, arch))
         if number > loads[0] and text.startswith("IADD3") and re.search(rf"\bR{destinations[0]}\b", text)
     )
     assert sum(number < first_use for number in loads) >= 4
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize(("name", "threads", "blocks", "shared_bytes"), [("l2", 512, 2, 0), ("shared", 256, 2, 32768)])
+@pytest.mark.parametrize(
+    ("name", "threads", "blocks", "shared_bytes"), [("l2", 512, 2, 0), ("read", 512, 2, 0), ("shared", 256, 2, 32768)]
+)
 def test_two_blocks_fit_a_multiprocessor(name: str, threads: int, blocks: int, shared_bytes: int, arch: str) -> None:
     usage = cuobjdump("-res-usage", cubin(name, arch))
     registers = int(re.search(r"REG:(\d+)", usage)[1])

@@ -34,6 +34,14 @@ def l2_sums(words: np.ndarray, blocks: int) -> np.ndarray:
     return np.stack([sum(tiles[(b + i) % len(tiles)] for i in range(ITERATIONS)) for b in range(blocks)])
 
 
+def read_sums(words: np.ndarray, blocks: int) -> np.ndarray:
+    """Tiles as those of l2. Block b of n takes tiles b, b + n, b + 2n and so on, and then begins again."""
+    tiles = words.reshape(-1, 8, 512, 4).sum(axis=(1, 3), dtype=np.uint32)
+    assert len(tiles) % blocks == 0
+    mine = [[*range(b, len(tiles), blocks)] for b in range(blocks)]
+    return np.stack([sum(tiles[own[i % len(own)]] for i in range(ITERATIONS)) for own in mine])
+
+
 def shared_sums(words: np.ndarray, blocks: int) -> np.ndarray:
     """Eight rows of one vector a thread; each time a warp reads what the next one read before."""
     vectors = words.reshape(8, 256, 4).sum(axis=(0, 2), dtype=np.uint32)
@@ -58,14 +66,15 @@ def mma_sums(elements: torch.Tensor, result: torch.dtype, blocks: int) -> np.nda
 def expected(name: str, data: np.ndarray | torch.Tensor, blocks: int) -> np.ndarray:
     if isinstance(data, torch.Tensor):
         return mma_sums(data, MMA[name], blocks)
-    return l2_sums(data, blocks) if name == "l2" else shared_sums(data, blocks)
+    return {"l2": l2_sums, "read": read_sums, "shared": shared_sums}[name](data, blocks)
 
 
 @pytest.mark.parametrize("name", ceilings.KERNELS)
 def test_in_the_emulator(name: str) -> None:
     library = ctypes.CDLL(str(build_library(f"ceiling_{name}", ceilings.source(name))))
     ceilings.declare(library)
-    blocks, tiles = 5, 4 if name == "l2" else 1
+    blocks = 5
+    tiles = {"l2": 4, "read": 10}.get(name, 1)  # both come to an end of the data, and begin again
     size = tiles * library.hgemm_ceiling_tile_bytes() // 4
     if name in MMA:
         data = small_integers(2 * size)
@@ -101,7 +110,7 @@ def test_sums_in_float16_stay_finite() -> None:
 
 def work_by_hand(name: str) -> int:
     """Of one block in one iteration: 8 warps of 32 products of 16 x 8 x 16, or a vector for each thread and load."""
-    return {"l2": 512 * 8 * 16, "shared": 256 * 8 * 16}.get(name, 8 * 32 * 2 * 16 * 8 * 16)
+    return {"l2": 512 * 8 * 16, "read": 512 * 8 * 16, "shared": 256 * 8 * 16}.get(name, 8 * 32 * 2 * 16 * 8 * 16)
 
 
 @pytest.mark.parametrize("name", ceilings.KERNELS)
@@ -122,12 +131,14 @@ def test_on_the_device(name: str) -> None:
         data = small_integers(kernel.data.numel())
         kernel.data.copy_(data)
     else:
-        kernel = ceilings.l2_ceiling(device) if name == "l2" else ceilings.shared_ceiling(device)
+        make = {"l2": ceilings.l2_ceiling, "read": ceilings.read_ceiling, "shared": ceilings.shared_ceiling}
+        kernel = make[name](device)
         data = kernel.data.cpu().numpy().view(np.uint32)
     blocks, threads = kernel.sums.shape
     assert blocks % properties.multi_processor_count == 0
-    # 1,024 threads with up to 128 bytes each in flight for the L2, enough warps for the others.
-    assert blocks * threads // properties.multi_processor_count == {"l2": 1024, "shared": 512}.get(name, 256)
+    # 1,024 threads with up to 128 bytes each in flight for the L2 and for memory, enough warps for the others.
+    expected_threads = {"l2": 1024, "read": 1024, "shared": 512}.get(name, 256)
+    assert blocks * threads // properties.multi_processor_count == expected_threads
     kernel.launch(ITERATIONS)
     torch.cuda.synchronize()
     assert np.array_equal(kernel.sums.cpu().numpy().view(np.uint32), expected(name, data, blocks))
@@ -141,6 +152,28 @@ def test_the_data_of_the_l2_kernel_fit_half_of_it_and_are_not_one_block_s() -> N
     l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
     assert l2_bytes / 5 < kernel.data_bytes <= l2_bytes / 2
     assert kernel.data.unique().numel() > 0.9 * kernel.data.numel()  # real data, no pattern
+
+
+@pytest.mark.parametrize(
+    ("data_bytes", "tiles"),
+    [(100, 5), (10 * 65536 - 1, 5), (10 * 65536, 10), (14 * 65536, 10), (1 << 30, 16380)],
+)
+def test_every_block_reads_as_many_tiles_of_device_memory(data_bytes: int, tiles: int) -> None:
+    assert ceilings.whole_tiles("read", data_bytes, 65536, 5) == tiles
+    assert ceilings.whole_tiles("l2", data_bytes, 65536, 5) == max(1, data_bytes // 65536)
+
+
+@pytest.mark.gpu
+def test_a_launch_of_the_reads_takes_all_of_a_buffer_of_many_times_the_l2_once() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    kernel = ceilings.read_ceiling(device)
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    assert 8 * l2_bytes < kernel.data_bytes <= 16 * l2_bytes
+    iterations = kernel.data_bytes // kernel.work(1)
+    assert kernel.work(iterations) == kernel.data_bytes
+    kernel.launch(iterations)
+    total = int(kernel.data.sum(dtype=torch.int64)) % 2**32  # every word counted once, in the words of all threads
+    assert int(kernel.sums.sum(dtype=torch.int64)) % 2**32 == total
 
 
 def test_an_accumulator_that_the_instruction_lacks_is_refused() -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from made_up_results import COPY_GBS, L2_GBS, results
+from made_up_results import COPY_GBS, L2_GBS, results, with_reads
 
 from hgemm.bench.metrics import CEILING, L2
 from hgemm.bench.schema import Results
@@ -55,6 +55,14 @@ def test_the_vendor_s_peak_is_at_the_clock_of_mma_sync() -> None:
     assert found["vendor", "compute"].value == pytest.approx(989.4, rel=1e-4)
     assert found["vendor", "compute"].text == "NVIDIA, dense, 989.4 TFLOPS at 1830 MHz"
     assert found["copy", "bandwidth"].text == "copy 4.1 TB/s"
+
+
+def test_reads_of_memory_are_a_roof_beside_the_copy_s() -> None:
+    before, found = by_name(MADE_UP, "bf16"), by_name(with_reads(results(dtypes=("bf16", "fp16")), 4440.0), "bf16")
+    assert list(found)[2:5] == [("copy", "bandwidth"), ("read", "bandwidth"), ("l2", "bandwidth")]
+    read = found.pop(("read", "bandwidth"))
+    assert (read.value, read.text, read.measured) == (4.44, "memory reads 4.44 TB/s at 1980 MHz", True)
+    assert found == before  # ridges are those of a copy, which products that also write are nearer to
 
 
 def test_a_file_without_the_newer_roofs_has_the_others() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
-from made_up_results import COPY_GBS, RAGGED, SERIES, results
+from made_up_results import COPY_GBS, RAGGED, SERIES, results, with_reads
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
@@ -55,6 +55,8 @@ def test_the_host_s_time_has_no_roofline() -> None:
 def test_bandwidths_are_slopes_solid_if_measured() -> None:
     values = {roof.name: round(roof.value / 1000, 3) for roof in MADE_UP.roofs if roof.kind == "bandwidth"}
     assert slopes(roofline.draw(MADE_UP, "bf16")) == {values["copy"]: False, values["l2"]: False, 4.8: True}
+    with_read = {values["copy"]: False, 4.4: False, values["l2"]: False, 4.8: True}
+    assert slopes(roofline.draw(with_reads(results(), 4400.0), "bf16")) == with_read
 
 
 def test_compute_roofs_reach_as_far_left_as_l2_feeds_them() -> None:
@@ -122,15 +124,20 @@ PICTURES = {
 
 
 ALIKE = {"three slopes alike": with_l2(results(), 4850.0, copy=4770.0)}
+READS = {
+    "squares and reads": with_reads(results()),
+    "weights and reads": with_reads(bound_by_memory(results(shapes=MANY_WEIGHTS))),
+    "reads like a copy": with_reads(results(), COPY_GBS * 1.001),
+}
 
 
-@pytest.mark.parametrize("name", [*PICTURES, *ALIKE])
+@pytest.mark.parametrize("name", [*PICTURES, *ALIKE, *READS])
 def test_names_of_roofs_overlap_nothing_written(name: str) -> None:
-    figure = roofline.draw((PICTURES | ALIKE)[name], "bf16")
+    figure = roofline.draw((PICTURES | ALIKE | READS)[name], "bf16")
     figure.canvas.draw()
     (axes,) = figure.axes
     names = [text for text in axes.texts if "TB/s" in text.get_text() or "TFLOPS" in text.get_text()]
-    assert len(names) == 6
+    assert len(names) == 6 + (name in READS)
     outlines = {}
     for text in names:
         patch = text.get_bbox_patch()

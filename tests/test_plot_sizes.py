@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from made_up_results import CEILING_TFLOPS, COPY_GBS, SERIES, SQUARES, results
+from made_up_results import CEILING_TFLOPS, COPY_GBS, SERIES, SQUARES, results, with_reads
 from made_up_suites import FULL, PROJECTIONS, grid, model, squares, with_cases
 from matplotlib.axes import Axes
 from picture_texts import assert_texts_are_apart_and_inside, texts
@@ -100,14 +100,22 @@ def test_products_of_one_weight_share_a_panel_over_m() -> None:
         assert f"% of the limit over M; N {N}, K {K}, nt" in written
 
 
-def test_panels_over_m_show_shares_of_what_ceiling_and_memory_allow() -> None:
+@pytest.mark.parametrize("read", [None, 4500.0])
+def test_panels_over_m_show_shares_of_what_ceiling_and_memory_allow(read: float | None) -> None:
     made_up = model(series=SERIES[:1], projections=["8B o", "8B down"])
-    first = sizes.draw(made_up, "bf16").axes[0]
+    if read:
+        made_up = with_reads(made_up, read)
+    figure = sizes.draw(made_up, "bf16")
+    first = figure.axes[0]
+    written = " ".join(texts(figure)).replace("\n", " ")
+    assert ("the memory reads' 4.5 TB/s" in written) == (read is not None)
+    assert ("a large copy's 4.1 TB/s" in written) == (read is None)
+    assert ("faster than a copy" in written) == (read is None)
     ((x, y),) = marked(first).values()
     assert x == [1, 16, 128, 1024, 8192]
     for case, share in zip(made_up.cases[:5], y, strict=True):
         M, N, K = case.M, case.N, case.K
-        terabytes = COPY_GBS / 1000
+        terabytes = (read or COPY_GBS) / 1000
         limit = min(CEILING_TFLOPS, 2 * M * N * K / (2 * (M * K + K * N + M * N)) * terabytes)
         (row,) = timed_rows(case)
         assert share == pytest.approx(100 * speed(row).median / limit, rel=0.01)

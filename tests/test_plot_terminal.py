@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up_results import CEILING_TFLOPS, COPY_GBS, SERIES, SQUARES, results
+from made_up_results import CEILING_TFLOPS, COPY_GBS, SERIES, SQUARES, results, with_reads
 from made_up_suites import FULL, model, squares
 
 from hgemm.bench.metrics import speed, timed_rows
@@ -58,12 +58,15 @@ def test_every_figure_is_in_the_table_fastest_first() -> None:
         assert [value for _, value in figures] == pytest.approx([value for value, _ in expected], abs=0.06)
 
 
-def test_shares_are_of_the_ceiling_or_of_memory_whichever_is_lower() -> None:
+@pytest.mark.parametrize("read", [None, 4500.0])
+def test_shares_are_of_the_ceiling_or_of_memory_whichever_is_lower(read: float | None) -> None:
     made_up = model(series=SERIES[:1], projections=["8B o"])
+    if read:
+        made_up = with_reads(made_up, read)
     text = terminal.text(made_up, "bf16", 100)
     # One row of 4096 x 4096: 2 operations for each of the weight's 2-byte elements, and a little more traffic.
     flops, nbytes = 2 * 4096 * 4096, 2 * (4096 * 4096 + 2 * 4096)
-    limit = flops / nbytes * COPY_GBS / 1000
+    limit = flops / nbytes * (read or COPY_GBS) / 1000
     assert limit < CEILING_TFLOPS
     share = float(text.split("8B o, 1 x 4096 x 4096, nt: ")[1].splitlines()[1].split()[-1])
     assert share == pytest.approx(100 * speed(timed_rows(made_up.cases[0])[0]).median / limit, rel=0.01)

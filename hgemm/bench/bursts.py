@@ -42,6 +42,9 @@ LARGEST_QUEUE = 512
 COMMANDS_A_COLD_CALL = 4
 """The flush, two events and the call."""
 
+REHEARSALS_OF_A_GRAPH = 2
+"""The first launch of a graph also uploads it."""
+
 
 class HostTooSlow(RuntimeError):
     """The device was done with its spin before everything was enqueued, however long the spin: no sample."""
@@ -134,12 +137,16 @@ class _DeviceBurst:
         self._call = call
         self._start, self._end = _event(), _event()
         self._counter = machine.clock_counter()
-        for _ in range(rehearsals):
+        self._rehearse(rehearsals)
+
+    def _rehearse(self, times: int) -> None:
+        """Finds the spin that hides the launching, by the last of so many rehearsals."""
+        for _ in range(times):
             with no_collection():
-                began = machine.clock()
+                began = self._machine.clock()
                 self._enqueue_behind_spin()
-                launching = machine.clock() - began
-            machine.synchronize()
+                launching = self._machine.clock() - began
+            self._machine.synchronize()
         self._spin_cycles = int(FASTEST_CLOCK_HZ * (1.5 * launching + 20e-6))
 
     def run(self) -> Sample:
@@ -219,30 +226,47 @@ class EventBurst(_DeviceBurst):
 
 
 class GraphBurst(_DeviceBurst):
-    """Replays of a graph that holds whole rings of calls. Raises whatever keeps the calls from being captured."""
+    """Replays of a graph that holds whole rings of calls, as many as can be enqueued ahead of the device. Raises
+    whatever keeps the calls from being captured.
+
+    How many that are depends on what a call launches, which the driver packs into its queue in ways of its own: one
+    graph of LARGEST_GRAPH calls can be too much where several of another contestant's are not. So it is tried.
+    """
 
     timer: Timer = "graph"
 
     def __init__(self, machine: CudaHost, call: Call, calls: int, ring: int) -> None:
-        in_graph = min(round_up(calls, ring), max(LARGEST_GRAPH // ring, 1) * ring)
-        self._replays = -(-calls // in_graph)
-        self._graph = capture(call, in_graph)
-        self._graph.instantiate()
-        # The first launch also uploads the graph.
-        super().__init__(machine, call, in_graph * self._replays, rehearsals=2)
-        self._fit_the_queue(in_graph)
+        self._ring = ring
+        self._in_graph = min(round_up(calls, ring), max(LARGEST_GRAPH // ring, 1) * ring)
+        self._replays = -(-calls // self._in_graph)
+        self._graph = _instantiated(call, self._in_graph)
+        super().__init__(machine, call, self._in_graph * self._replays, REHEARSALS_OF_A_GRAPH)
+        while not self._fits() and self._halve():
+            pass
 
-    def _fit_the_queue(self, in_graph: int) -> None:
-        """Halves the replays as long as they cannot all be enqueued ahead, as where they fill the launch queue."""
-        while self._replays > 1:
-            try:
-                self._launch()
-            except HostTooSlow:
-                self._replays //= 2
-                self.calls = in_graph * self._replays
-            else:
-                self._end.synchronize()
-                return
+    def _fits(self) -> bool:
+        """Whether the burst can be enqueued ahead."""
+        try:
+            self._launch()
+        except HostTooSlow:
+            return False
+        self._end.synchronize()
+        return True
+
+    def _halve(self) -> bool:
+        """Leaves half of the replays or, of a single one, half of the rings in the graph. False if one ring is left."""
+        if self._replays > 1:
+            self._replays //= 2
+        elif self._in_graph > self._ring:
+            self._in_graph = self._in_graph // self._ring // 2 * self._ring
+            self._graph.reset()
+            self._graph = _instantiated(self._call, self._in_graph)
+        else:
+            return False
+        self.calls = self._in_graph * self._replays
+        # A launch that waited for the device took as long as the device did: the spin was far longer than it need be.
+        self._rehearse(REHEARSALS_OF_A_GRAPH)
+        return True
 
     def _enqueue(self) -> None:
         for _ in range(self._replays):
@@ -250,6 +274,12 @@ class GraphBurst(_DeviceBurst):
 
     def close(self) -> None:
         self._graph.reset()
+
+
+def _instantiated(call: Call, calls: int) -> torch.cuda.CUDAGraph:
+    graph = capture(call, calls)
+    graph.instantiate()
+    return graph
 
 
 class ColdBurst(_DeviceBurst):

@@ -17,6 +17,7 @@ from hgemm.bench.metrics import (
     COPY,
     L2,
     LAUNCH,
+    READ,
     SHARED,
     clock_mhz,
     gigabytes_per_second,
@@ -78,6 +79,8 @@ def ceiling_kernel(limit: Limit, device: torch.device) -> CeilingKernel:
 
     if limit.name == L2:
         return ceilings.l2_ceiling(device)
+    if limit.name == READ:
+        return ceilings.read_ceiling(device)
     if limit.name == SHARED:
         return ceilings.shared_ceiling(device)
     accumulator = torch.float16 if limit.name == CEILING_FP16 else torch.float32
@@ -87,12 +90,12 @@ def ceiling_kernel(limit: Limit, device: torch.device) -> CeilingKernel:
 def names(dtype: str, finished: Sequence[CaseResult]) -> list[str]:
     """The rows of roofs in a case that follows the ``finished`` ones.
 
-    What is paired by round is timed in every case: mma.sync and the copy, of which shares are taken, and the launch of
-    nothing. The others are the run's, and are timed in its first case, or its first in fp16, alone.
+    What is paired by round is timed in every case: mma.sync, the copy and the reads, of which shares are taken, and the
+    launch of nothing. The others are the run's, and are timed in its first case, or its first in fp16, alone.
     """
     once = [CEILING_FP16, L2, SHARED] if dtype == "fp16" else [L2, SHARED]
     done = {row.backend for case in finished for row in case.rows if row.role == "roof"}
-    return [CEILING, COPY, LAUNCH, *(name for name in once if name not in done)]
+    return [CEILING, COPY, READ, LAUNCH, *(name for name in once if name not in done)]
 
 
 def ceiling(limit: Limit, machine: Machine, make: MakeCeiling) -> Yardstick:
@@ -124,6 +127,13 @@ def copy(machine: Machine) -> Yardstick:
     return Yardstick(lambda index: torch.bitwise_not(source, out=target), 0, moved, moved)
 
 
+def read(limit: Limit, machine: Machine, make: MakeCeiling) -> Yardstick:
+    """Every byte of a buffer of many times the L2 read once: what a product of few rows does to its weights."""
+    kernel = make(limit, machine.device)
+    iterations = kernel.data_bytes // kernel.work(1)
+    return Yardstick(lambda index: kernel.launch(iterations), 0, kernel.work(iterations), kernel.data_bytes)
+
+
 def collect(cases: Iterable[CaseResult]) -> list[Roof]:
     """The roofs of a run, from the rows that measured them: of each dtype, then of the device."""
     cases = list(cases)
@@ -137,6 +147,9 @@ def collect(cases: Iterable[CaseResult]) -> list[Roof]:
     copies = _timings(cases, COPY)
     moved = copies[0].bytes_per_call // 2 if copies else 0
     roofs.append(_bandwidth(COPY, copies, f"copy of {moved:,} bytes in device memory, bytes read and written"))
+    reads = _timings(cases, READ)
+    read_bytes = reads[0].bytes_per_call if reads else 0
+    roofs.append(_bandwidth(READ, reads, f"reads of {read_bytes:,} bytes in device memory, each of them once"))
     l2 = _timings(cases, L2)
     held = l2[0].working_set_bytes if l2 else 0
     roofs.append(_bandwidth(L2, l2, f"all multiprocessors read the same {held:,} bytes again and again, past L1"))

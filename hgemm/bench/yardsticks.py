@@ -10,7 +10,7 @@ from hgemm.backends import TORCH, Backend
 from hgemm.bench import roofs
 from hgemm.bench.contestants import Choice
 from hgemm.bench.machine import Machine
-from hgemm.bench.metrics import COPY, LAUNCH
+from hgemm.bench.metrics import COPY, LAUNCH, READ
 from hgemm.bench.operands import Operands
 from hgemm.bench.prepare import Entry, Preparer, not_timed, untimed_row
 from hgemm.bench.suites import DTYPES, Case, Shape
@@ -60,13 +60,15 @@ class Yardsticks:
             entry.close()
 
     def _key(self, name: str, dtype: str) -> str:
-        return name if name in (CONTROL, COPY, LAUNCH) else f"{name} {dtype}"
+        return name if name in (CONTROL, COPY, READ, LAUNCH) else f"{name} {dtype}"
 
     def _maker(self, name: str, dtype: torch.dtype) -> Callable[[], roofs.Yardstick]:
         if name == COPY:
             return lambda: roofs.copy(self._machine)
         if name == LAUNCH:
             return lambda: roofs.Yardstick(lambda index: self._machine.launch_nothing(), 0, 0)
+        if name == READ:
+            return lambda: roofs.read(roofs.Limit(name, dtype), self._machine, self._make_ceiling)
         return lambda: roofs.ceiling(roofs.Limit(name, dtype), self._machine, self._make_ceiling)
 
     def _prepare_control(self, entry: Entry) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from hgemm import devices
-from hgemm.bench.metrics import CEILING, COPY, L2
+from hgemm.bench.metrics import CEILING, COPY, L2, READ
 from hgemm.bench.schema import Results, Roof
 
 CUBLAS = "cublas"
@@ -18,7 +19,7 @@ class Level:
     """One roof of the products of one dtype, which accumulate in fp32."""
 
     name: str
-    """``mma.sync``, ``cublas``, ``copy`` or ``l2`` as in a results file, or ``vendor``."""
+    """``mma.sync``, ``cublas``, ``copy``, ``read`` or ``l2`` as in a results file, or ``vendor``."""
     kind: Literal["compute", "bandwidth"]
     value: float
     """TFLOPS, or TB/s."""
@@ -27,6 +28,12 @@ class Level:
     measured: bool
     ridge: float | None = None
     """FLOP a byte of device memory from which on a compute roof is the lower one; None without a bandwidth."""
+
+
+def memory_limit(roofs: Mapping[str, float]) -> float | None:
+    """The most that device memory gave, by name: to reads alone, or in a file without them to a copy. None without
+    either."""
+    return roofs.get(READ, roofs.get(COPY))
 
 
 def levels(results: Results, dtype: str) -> list[Level]:
@@ -46,7 +53,7 @@ def levels(results: Results, dtype: str) -> list[Level]:
         if roof := roofs.get(name):
             text = f"{words}, {roof.value:.3g} TFLOPS{_clock(roof)}"
             found.append(Level(name, "compute", roof.value, text, True, _ridge(roof.value, memory or quoted)))
-    for name, words in ((COPY, "copy"), (L2, "L2 reads")):
+    for name, words in ((COPY, "copy"), (READ, "memory reads"), (L2, "L2 reads")):
         if roof := roofs.get(name):
             terabytes = roof.value / 1000
             found.append(Level(name, "bandwidth", terabytes, f"{words} {terabytes:.3g} TB/s{_clock(roof)}", True))

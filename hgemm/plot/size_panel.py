@@ -43,7 +43,7 @@ class Scene:
         return panel.axis == "M" and self.ceiling is not None and self.bandwidth is not None
 
     def limit(self, case: CaseResult) -> float:
-        """TFLOPS that the ceiling, or compulsory bytes at the rate of a large copy, allow, whichever is less."""
+        """TFLOPS that the ceiling, or compulsory bytes at the rate of device memory, allow, whichever is less."""
         assert self.ceiling is not None and self.bandwidth is not None
         return min(self.ceiling, case.flops / case.compulsory_bytes * self.bandwidth)
 

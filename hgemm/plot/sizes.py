@@ -13,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from hgemm.bench.metrics import CEILING, COPY
+from hgemm.bench.metrics import CEILING, READ
 from hgemm.bench.schema import CaseResult, Results
 from hgemm.plot import style
 from hgemm.plot.grouping import Group, best_of_backends, by_configuration, groups
+from hgemm.plot.levels import memory_limit
 from hgemm.plot.size_panel import CEILING_NAME, HOST, Scene, draw_panel, end_text, measured, name_ends
 from hgemm.plot.source import NothingToDraw, case_name, timed_cases, wgmma_remark
 
@@ -40,7 +41,7 @@ def draw(results: Results, dtype: str) -> Figure:
         )
     panels = groups(cases)
     scene = _scene(results, dtype, cases)
-    remark = " ".join([_remark(scene, cases, panels), *(wgmma_remark(results) if scene.ceiling else [])])
+    remark = " ".join([_remark(results, scene, cases, panels), *(wgmma_remark(results) if scene.ceiling else [])])
     with style.context():
         alone = panels[0] if len(panels) == 1 else None
         footer = style.footer_inches(results, remark)
@@ -71,22 +72,24 @@ def _scene(results: Results, dtype: str, cases: Sequence[CaseResult]) -> Scene:
         ),
         None,
     )
-    copy = next((roof.value / 1000 for roof in results.roofs if roof.name == COPY), None)
-    bandwidth = copy if modes <= {"rotating", "cold"} else None
+    memory = memory_limit({roof.name: roof.value / 1000 for roof in results.roofs})
+    bandwidth = memory if modes <= {"rotating", "cold"} else None
     return Scene(looks, unit, ceiling, bandwidth, min(values), max([*values, ceiling or 0.0]))
 
 
-def _remark(scene: Scene, cases: Sequence[CaseResult], panels: Sequence[Group]) -> str:
+def _remark(results: Results, scene: Scene, cases: Sequence[CaseResult], panels: Sequence[Group]) -> str:
     words = ["Bands: 95% bootstrap interval of the median."]
     if len(by_configuration(cases)) > len(scene.looks):
         words.append(
             "With markers: the fastest configuration of each backend at each size; thin: its other configurations."
         )
     if any(scene.shares(panel) for panel in panels):
+        memory, caveat = "a large copy's", "; what mostly reads can be a little faster than a copy."
+        if any(roof.name == READ for roof in results.roofs):
+            memory, caveat = "the memory reads'", "."
         words.append(
-            f"The limit is the {CEILING} ceiling, {scene.ceiling:.3g} TFLOPS, or what a large copy's "
-            f"{scene.bandwidth:.3g} TB/s allow for compulsory bytes, whichever is less; "
-            "what mostly reads can be a little faster than a copy."
+            f"The limit is the {CEILING} ceiling, {scene.ceiling:.3g} TFLOPS, or what {memory} "
+            f"{scene.bandwidth:.3g} TB/s allow for compulsory bytes, whichever is less{caveat}"
         )
     if len(panels) > MOST_PANELS:
         words.append(f"{len(panels) - MOST_PANELS} more families of products are in the file.")

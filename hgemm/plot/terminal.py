@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hgemm.bench.metrics import CEILING, COPY
+from hgemm.bench.metrics import CEILING
 from hgemm.bench.schema import CaseResult, Results
 from hgemm.plot.grouping import Entrant, best_of_backends, by_configuration, median_tflops
-from hgemm.plot.levels import Level, levels
+from hgemm.plot.levels import Level, levels, memory_limit
 from hgemm.plot.source import case_name, device_cases, wgmma_remark
 from hgemm.plot.style import provenance
 
@@ -52,9 +52,10 @@ class Figures:
     def limit(self, case: CaseResult) -> float | None:
         """TFLOPS that the measured roofs allow a product on mma.sync; None without both of them."""
         measured = {roof.name: roof.value for roof in self.roofs if roof.measured}
-        if CEILING not in measured or COPY not in measured:
+        bandwidth = memory_limit(measured)
+        if CEILING not in measured or bandwidth is None:
             return None
-        return min(measured[CEILING], measured[COPY] * intensity(case))
+        return min(measured[CEILING], bandwidth * intensity(case))
 
 
 def intensity(case: CaseResult) -> float:
