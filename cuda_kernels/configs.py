@@ -17,6 +17,8 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 GEFORCE_SHARED_BYTES = 101_376
 """Shared memory that one block can use on sm_120 (GeForce RTX 50)."""
 
+WARPGROUP_THREADS = 128
+
 
 @dataclass(frozen=True)
 class KernelConfig:
@@ -39,6 +41,11 @@ class KernelConfig:
     @property
     def name(self) -> str:
         return self.config.name
+
+    @property
+    def threads(self) -> int:
+        """Of a block: those that multiply, and a warpgroup of producers where there is one."""
+        return self.config.threads + (WARPGROUP_THREADS if "producer" in self.config.flags else 0)
 
 
 @dataclass(frozen=True)
@@ -100,11 +107,10 @@ FEW_ROWS = (
     # 6 x ((32 + 64) x 128 + 8) bytes: three blocks, one on sm_120.
     _tma("32x64x64_s6_w32x16", 3),
     # Weights of fewer columns than fill the device with tiles: 4,096 are 64 tiles for 132 multiprocessors.
-    _tma("32x64x64_s6_w32x16_split2", 3),
     _tma("16x64x64_s7_w16x16_split2", 3),
     _tma("16x64x64_s7_w16x16_split4", 3),
     _tma("16x64x64_s7_w16x16_split8", 3),
-    _tma("32x64x64_s6_w32x16_split4", 3),
+    _tma("32x64x64_s6_w32x16_split2", 3),
 )
 
 FAMILIES: dict[str, Family] = {
@@ -169,7 +175,7 @@ FAMILIES: dict[str, Family] = {
                 _tma("128x256x64_s2_w64x64_rotate_persistent_tail", 1),
                 # 3 x (32,768 + 8) bytes, 4 warps: one block on sm_120, two on Hopper.
                 _tma("128x128x64_s3_w64x64", 2),
-                # A last wave of few tiles, as of 128 rows: at most 2 x 66 parts of 64 KB go through L2, not 132 of 128 KB.
+                # A last wave of few tiles, as of 128 rows: its parts are of 64 KB, not of 128, on their way through L2.
                 _tma("128x128x64_s6_w64x32_rotate_persistent_tail", 1),
                 _tma("128x128x64_s3_w64x64_rotate_persistent_tail", 2),
                 *FEW_ROWS,
@@ -217,7 +223,7 @@ class Unit:
                 *(["  static constexpr bool TAIL = true;"] if "tail" in c.flags else []),
                 *([f"  static constexpr int STAGED_ROWS = {rows};"] if (rows := kernel.staged_rows) else []),
                 *([f"  static constexpr int PARTS = {c.parts};"] if c.parts > 1 else []),
-                *(["  static constexpr int CLUSTER = 2;"] if "multicast" in c.flags else []),
+                *([f"  static constexpr int CLUSTER = {c.cluster};"] if c.cluster > 1 else []),
                 "};",
                 f"static_assert({kernel.kernel}<hgemm::{self.dtype}, Config_{index}>::SHARED_BYTES == "
                 f'{kernel.shared_bytes}, "shared memory of {c.name} in configs.py");',

@@ -77,7 +77,7 @@ def resource_usage(unit: Unit, arch: str) -> dict[str, Resources]:
             continue
         numbers = _numbers(text)
         registers, spill_bytes = numbers["REG"], numbers["STACK"] + numbers["LOCAL"]
-        threads = kernel.config.threads
+        threads = kernel.threads
         if other := usage.get(kernel.name):
             registers, spill_bytes = max(registers, other.registers), max(spill_bytes, other.spill_bytes)
         usage[kernel.name] = Resources(

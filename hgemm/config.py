@@ -85,6 +85,11 @@ class Config:
         """Into how many parts K is split; 1 if it is not."""
         return next((SPLITS[flag] for flag in self.flags if flag in SPLITS), 1)
 
+    @property
+    def cluster(self) -> int:
+        """Blocks side by side in C that share tiles of A by multicast; 1 if none do."""
+        return 2 if "multicast" in self.flags else 1
+
     @classmethod
     def parse(cls, name: str) -> Config:
         """The configuration that ``name`` spells; ``Config.parse(config.name) == config``.

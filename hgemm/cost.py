@@ -184,7 +184,8 @@ def predict(kernel: Kernel, size: Size, device: Rates, known: Known) -> Predicti
         return _library(kernel, size, device, known)
     config, clock, P = kernel.config, device.clock_hz, device.multiprocessors
     together = resident(kernel, device)
-    tiles = -(-size.M // config.tile_m) * -(-size.N // config.tile_n) * size.batch
+    down, across = -(-size.M // config.tile_m), config.cluster * -(-size.N // (config.cluster * config.tile_n))
+    tiles = down * across * size.batch
     k_tiles = -(-size.K // config.tile_k)
     blocks, steps = tiles * min(config.parts, k_tiles), -(-k_tiles // config.parts)
     slots = together * P
@@ -208,7 +209,7 @@ def predict(kernel: Kernel, size: Size, device: Rates, known: Known) -> Predicti
     tensor = clocks / clock
     rows, columns = min(config.tile_m, size.M), min(config.tile_n, size.N)
     l2 = P * clock * (GEFORCE_L2_BYTES_PER_CLOCK if device.capability[0] == 12 else L2_BYTES_PER_CLOCK)
-    from_l2 = 2 * tiles * (rows + columns) * size.K / l2
+    from_l2 = 2 * tiles * (rows / config.cluster + columns) * size.K / l2
     memory = max(size.bytes / (device.bandwidth * traits.reach), from_l2)
     seconds = traits.launch * 1e-6 + either(tensor, memory, OVERLAP)
     if cut:

@@ -139,6 +139,8 @@ def test_a_pass_through_a_cuda_kernel_is_one_step_of_k(family: str, arch: str, d
     """Products and ldmatrix follow from the tile: one mma is 16 x 8 x 16, one ldmatrix.x4 16 x 16 elements."""
     for name, functions in variants(Unit(family, dtype), arch).items():
         config = next(kernel.config for kernel in FAMILIES[family].configs if kernel.name == name)
+        if config.cluster > 1 and arch == "120f":
+            continue  # it has no room there, see test_machine_code
         steps = config.tile_k // 16
         fragments = steps * (config.warp_m // 16 + config.warp_n // 16)
         for function in functions:

@@ -167,7 +167,7 @@ def _cuda(family: configs.Family, config: str, case: Case, gpu: Gpu) -> Code:
         registers=function.registers,
         spill_bytes=function.spill_bytes,
         shared_bytes=kernel.shared_bytes,
-        threads=kernel.config.threads,
+        threads=kernel.threads,
         loop=main_loop(function.sass),
         ptx=None,
     )
