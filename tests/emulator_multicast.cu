@@ -86,10 +86,12 @@ void halves(const HGEMM_GRID_CONSTANT TensorMap map, uint16_t* out) {
 
 // The one warp of block 0 sends a box to block 1, and then another to the same place, when that has read the first.
 // 1: told before it is read  2: the blocks meet instead, which waits for no ldmatrix  3: the other block ends in
-// between 4: to itself, without a cluster  5: more bytes than an mbarrier counts, before any is announced
+// between  4: to itself, without a cluster  5: more bytes than an mbarrier counts, before any is announced
+// 6: the arrival that tells of reading is taken for one that shows what has been written, to shared memory
+// 7: or to global memory
 template <int Fault>
 void sent(const HGEMM_GRID_CONSTANT TensorMap map, uint16_t* out) {
-  const uint32_t landed = ptx::shared_base() + HALF_BYTES, freed = landed + 8;
+  const uint32_t landed = ptx::shared_base() + HALF_BYTES, freed = landed + 8, note = landed + 16;
   const uint32_t lane = ptx::lane_index(), rank = ptx::cluster_rank();
   if (lane == 0) {
     ptx::mbarrier_init(landed, 1);
@@ -101,6 +103,9 @@ void sent(const HGEMM_GRID_CONSTANT TensorMap map, uint16_t* out) {
   for (uint32_t round = 0; round < 2; ++round) {
     if (rank == 0) {
       if (round == 1 && Fault != 2) ptx::mbarrier_wait_parity(freed, 0);
+      float noted[4];
+      if (round == 1 && Fault == 6) ptx::ld_shared_cluster_v4(noted, ptx::mapa(note, 1));
+      if (round == 1 && Fault == 7) ptx::ld_global_b16(out);
       for (uint32_t i = 0; i < (Fault == 5 ? 1024 : 1) && lane == 0; ++i)
         ptx::tma_load_3d_multicast(ptx::shared_base(), &map, landed, 0, round * ROWS, 0, Fault == 4 ? 1 : 2);
     } else {
@@ -113,6 +118,7 @@ void sent(const HGEMM_GRID_CONSTANT TensorMap map, uint16_t* out) {
         ptx::st_global_v4(out + (round * HALF_BYTES / 16 + chunk) * 8, value);
         if (Fault != 1) ptx::ldmatrix_x4(loaded, ptx::shared_base() + chunk * 16);
       }
+      if (Fault == 6 && lane == 0) ptx::st_shared_v4(note, value);
       ptx::warp_sync();
       if (Fault != 1 && Fault != 2) ptx::mbarrier_arrive_cluster_after(lane == 0, ptx::mapa(freed, 0), loaded[0]);
       if (Fault == 3) return;
@@ -129,7 +135,7 @@ const char* run(char kernel, uint16_t* in, uint16_t* out) {
   constexpr int rows = TILES * CLUSTER * ROWS;
   const Matrices matrices{in, rows, COLUMNS, 1, COLUMNS, rows * COLUMNS, false};
   if (const char* error = hgemm::encode_tensor_map(&map, matrices, {ROWS, COLUMNS, 128})) return error;
-  constexpr int sent_bytes = HALF_BYTES + 16;
+  constexpr int sent_bytes = HALF_BYTES + 32;
   if (kernel == 's' && Fault == 4) return hgemm::launch<sent<Fault>>(CLUSTER, 32, sent_bytes, nullptr, map, out);
   if (kernel == 's') return hgemm::launch_clusters<sent<Fault>>(CLUSTER, CLUSTER, 32, sent_bytes, nullptr, map, out);
   uint32_t resident;

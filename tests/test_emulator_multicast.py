@@ -111,6 +111,8 @@ def test_a_multicast_reads_global_memory_once(library, resident_blocks):
         ("sent", 2, "race", "of block 1, which warp 0 reads with an ldmatrix"),
         ("sent", 3, "race", "of block 1, which has ended"),
         ("sent", 4, "out-of-bounds", "into the blocks 0x1 of a cluster of 1: the launch has no clusters"),
+        ("sent", 6, "race", "and an arrival at another block's mbarrier does not show what was written"),
+        ("sent", 7, "race", "which block 1 has written, and nothing orders the two"),
         (
             "sent",
             5,
