@@ -11,7 +11,8 @@ The rule. For each case, the contestants are ordered by the median of their time
 promise one rounding of an fp32 sum (``Properties.exact_integers``: torch and cublas with the flags that torch starts
 with), and cublaslt where it was tuned, because ``matmul`` never tunes. With --configurations, of each backend of which
 several configurations were timed in a case, the quickest is kept. Of several runs the last counts, as shares of torch's
-time; what earlier ones alone timed is brought to its scale by what both did.
+time; what earlier ones alone timed is brought to its scale by what both did, but never made quicker. Where a case was
+measured in both types bf16 counts before fp16, in which torch is not equally fast, however late that was.
 """
 
 from __future__ import annotations
@@ -61,20 +62,20 @@ def configurations(documents: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if len(devices) != 1:
         raise ValueError(f"a table is of one device, found {', '.join(sorted(devices))}")
     found: dict[tuple[Any, ...], dict[str, dict[str, float]]] = {}
+    cases: list[dict[str, Any]] = []
     for source, document in sorted(documents.items(), key=lambda item: str(item[1]["run"]["utc"]), reverse=True):
         _bursts_alone(document, source)
-        for case in document["cases"]:
-            if case.get("batch", 1) > 1:
-                continue
-            whole = _whole(case["rows"])
-            timed: dict[str, dict[str, float]] = {}
-            for entry in _ranking(whole, {row["backend"] for row in whole}):
-                timed.setdefault(entry["backend"], {})[entry["config"] or ""] = entry["us"]
-            control = timed.pop(TORCH, {"": 0.0})[""]
-            known = found.setdefault((case["M"], case["N"], case["K"], case["layout"]), {})
-            for backend, times in timed.items() if control else ():
-                if "" not in times:
-                    _add(known.setdefault(backend, {}), {config: us / control for config, us in times.items()})
+        cases += (case for case in document["cases"] if case.get("batch", 1) == 1)
+    for case in sorted(cases, key=lambda case: str(case["dtype"])):  # bf16, then fp16; of each the last run first
+        whole = _whole(case["rows"])
+        timed: dict[str, dict[str, float]] = {}
+        for entry in _ranking(whole, {row["backend"] for row in whole}):
+            timed.setdefault(entry["backend"], {})[entry["config"] or ""] = entry["us"]
+        control = timed.pop(TORCH, {"": 0.0})[""]
+        known = found.setdefault((case["M"], case["N"], case["K"], case["layout"]), {})
+        for backend, times in timed.items() if control else ():
+            if "" not in times:
+                _add(known.setdefault(backend, {}), {config: us / control for config, us in times.items()})
     return {
         "schema": CONFIGURATIONS_SCHEMA,
         "device": devices.pop(),
@@ -104,9 +105,10 @@ def _bursts_alone(document: dict[str, Any], source: str) -> None:
 
 def _add(known: dict[str, float], earlier: dict[str, float]) -> None:
     """Adds what an earlier run alone timed, on the scale of the later ones: shares of torch's time differ by a few
-    percent between two boards, and what both runs timed says by how much."""
+    percent between two boards, and what both runs timed says by how much. What they share may also be quicker because
+    it was changed, and is why it was timed again: the others were not."""
     both = [known[config] / earlier[config] for config in known.keys() & earlier.keys()]
-    scale = statistics.median(both) if both else 1.0
+    scale = max(1.0, statistics.median(both)) if both else 1.0
     for config in earlier.keys() - known.keys():
         known[config] = earlier[config] * scale
 

@@ -189,7 +189,9 @@ def times(samples: list[float]) -> dict[str, Any]:
     return {"samples_us": samples, "dropped": 0}
 
 
-def run_of(us: dict[tuple[str, str | None], list[float]], day: int = 1, mode: str = "rotating") -> dict[str, Any]:
+def run_of(
+    us: dict[tuple[str, str | None], list[float]], day: int = 1, mode: str = "rotating", dtype: str = "bf16"
+) -> dict[str, Any]:
     """What the rule reads of a file of results: a case of two rounds, with a row for each backend and configuration."""
     rows = [
         {"backend": backend, "config": config, "role": "contestant", "status": "ok", "timing": times(samples)}
@@ -198,7 +200,7 @@ def run_of(us: dict[tuple[str, str | None], list[float]], day: int = 1, mode: st
     return {
         "env": {"gpu": "NVIDIA H200"},
         "run": {"utc": f"2026-01-0{day}T00:00:00Z", "options": {"mode": mode, "rounds": 2}},
-        "cases": [{"M": 8, "N": 16, "K": 32, "layout": "nn", "rows": rows}],
+        "cases": [{"M": 8, "N": 16, "K": 32, "dtype": dtype, "layout": "nn", "rows": rows}],
     }
 
 
@@ -231,6 +233,26 @@ def test_of_each_backend_the_quickest_configuration_by_its_share_of_torchs_time(
         ranking.configurations({"host": run_of({}, mode="e2e")})
     with pytest.raises(ValueError, match="one device, found NVIDIA H100, NVIDIA H200"):
         ranking.configurations({"early": early, "other": late | {"env": {"gpu": "NVIDIA H100"}}})
+
+
+def test_a_later_run_makes_no_configuration_quicker_that_it_did_not_time() -> None:
+    def quickest(*runs: dict[tuple[str, str | None], list[float]], dtypes: tuple[str, ...] = ("bf16", "bf16")) -> str:
+        documents = {str(day): run_of(us, day, dtype=dtypes[day - 1]) for day, us in enumerate(runs, 1)}
+        (case,) = ranking.configurations(documents)["cases"]
+        (found,) = case["quickest"]
+        return found["config"]
+
+    def run(torch: float, **us: float) -> dict[tuple[str, str | None], list[float]]:
+        return {("torch", None): [torch] * 2, **{("triton", config): [time] * 2 for config, time in us.items()}}
+
+    # The kernel of b and c was improved, and they alone were timed again: a is the kernel that it was.
+    assert quickest(run(10, a=10.5, b=10.6, c=11), run(10, b=9.8, c=10.2)) == "b"
+    # b is slower than a. torch is slower in fp16, and it was that last run which timed b alone.
+    both, alone = run(10, a=10.1, b=10.8), run(12, b=11.4)
+    assert quickest(both, alone, dtypes=("bf16", "fp16")) == "a"
+    assert quickest(alone, both, dtypes=("fp16", "bf16")) == "a"
+    assert quickest(both, run(12, a=11.9, b=11.4), dtypes=("bf16", "fp16")) == "a"
+    assert quickest(run(12, a=11.9, b=11.4), dtypes=("fp16",)) == "b"  # nothing else is known
 
 
 def test_a_backends_own_default_follows_the_table_in_this_very_product() -> None:
