@@ -268,7 +268,7 @@ def load(path: Path, gpu: Gpu) -> dict[Versions, dict[Product, Entry]]:
 def _document(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"{path.name} is damaged: it is not JSON") from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise ValueError(f"{path.name} is not a table of hgemm.tune")
@@ -309,6 +309,8 @@ def _entry(value: dict[str, Any]) -> Entry:
     texts = [entry.utc, product.dtype, product.layout, *(one.backend for one in entry.ranking)]
     texts += [one.config for one in entry.ranking if one.config is not None]
     sound = all(isinstance(extent, int) and extent > 0 for extent in extents) and entry.ranking
-    if not (sound and all(isinstance(text, str) for text in texts)):
+    times = (one.us for one in entry.ranking)
+    timed = all(isinstance(us, (int, float)) and math.isfinite(us) and us > 0 for us in times)
+    if not (sound and timed and all(isinstance(text, str) for text in texts)):
         raise ValueError(f"no entry: {product}")
     return entry

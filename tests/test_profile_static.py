@@ -11,6 +11,7 @@ from hgemm.cuda_kernels import toolchain
 from hgemm.cuda_kernels.inspect_code import block_limits
 from hgemm.profile import static
 from hgemm.profile.static import Code, Gpu, NoFacts, facts, resident
+from hgemm.triton_kernels import compile_ahead
 
 H200 = Gpu("H200", "90a", 132)
 RTX_5090 = Gpu("RTX 5090", "120f", 170)
@@ -131,6 +132,17 @@ def test_cuda_and_triton_have_facts_on_both_architectures() -> None:
         assert triton.code.threads == 256 and triton.blocks == 2
         assert triton.code.ptx is not None
         assert ("wgmma" in triton.code.ptx, "mma.sync" in triton.code.ptx) == (gpu is H200, gpu is RTX_5090)
+
+
+def test_a_batch_has_the_code_that_batches_are_launched_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[compile_ahead.Compiled] = []
+    compiler = compile_ahead.compile_ahead
+    monkeypatch.setattr(compile_ahead, "compile_ahead", lambda *a, **form: made.append(compiler(*a, **form)) or made[-1])
+    for batch in (1, 8):
+        shape = Shape(256, 256, 256, batch=batch)
+        facts(hgemm.backends()["triton"], "128x128x64_s3_w64x32", Case(shape), H200)
+    # The host describes the matrices of one product; of a batch each program describes its own, three of 128 bytes.
+    assert [code.scratch_bytes for code in made] == [0, 3 * 128]
 
 
 def test_spilled_bytes_are_told_where_there_are_some() -> None:

@@ -16,6 +16,7 @@ from hgemm import select, tuned, tuned_file
 from hgemm.backends import Backend
 from hgemm.problem import Problem
 from hgemm.select import choose
+from hgemm.tune.__main__ import main
 from hgemm.tuned_file import Entry, Gpu, LeftOut, Product, Timed, Versions, versions
 
 H200 = Gpu("NVIDIA H200", (9, 0), 132)
@@ -146,6 +147,7 @@ def test_another_gpu_has_a_file_of_its_own(gpu: dict[str, Backend]) -> None:  # 
         "",
         "{}",
         "[1]",
+        "[" * 100_000,
         '{"schema": "hgemm-tuned", "schema_version": 99}',
         '{"schema": "hgemm-tuned", "schema_version": 1}',
         '{"schema": "hgemm-tuned", "schema_version": 1, "name": "NVIDIA H200", "capability": [9, 0], '
@@ -162,6 +164,23 @@ def test_a_damaged_file_is_no_obstacle(text: str, gpu: dict[str, Backend], cache
     assert tuned_file.entries_in_use(H200) == {}
     tuned_file.store(H200, entry(problem, CUDA))
     assert chosen(problem)[0] == "cuda_tma"
+
+
+@pytest.mark.parametrize("us", [None, "20", [20.0], -1.0, 0.0, float("nan")], ids=str)
+def test_a_time_that_is_none_is_damage(
+    us: object,
+    gpu: dict[str, Backend],  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    problem = on_gpu(640, 512, 256)
+    path = tuned_file.store(H200, entry(problem, CUDA))
+    document = json.loads(path.read_text())
+    document["tables"][0]["entries"][0]["ranking"][0]["us"] = us
+    path.write_text(json.dumps(document))
+    assert "what was tuned here is not used: a table of hgemm.tune is damaged" in choose(problem).reason
+    with pytest.raises(SystemExit, match="2"):
+        main(["--list"])
+    assert "a table of hgemm.tune is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
