@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hgemm.config import warp_tile
+from hgemm.cuda_kernels.inspect_code import block_limits
 from hgemm.devices import LIMITS
 from hgemm.profile.instructions import main_loop
 from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead, disassemble
@@ -80,10 +81,17 @@ def test_a_configuration_fits_where_it_is_meant_to_run(
         assert target == 120, "every configuration is meant for sm_90"
         return
     made = compiled(family, config, dtype, target)
+    room = block_limits(divmod(target, 10), made.registers, made.shared_bytes, made.threads)
+    blocks = min(room.values())
+    print(  # pytest -rP shows it
+        f"{family.name} {config} on sm_{target}: {made.shared_bytes:,} bytes of shared memory a block, "
+        f"{made.registers} registers a thread, {blocks} blocks a multiprocessor"
+    )
     assert made.spill_loads <= PUT_ASIDE.get(config, 0)
     assert not made.spill_loads or "LDL" not in loop_of(made)
     assert made.shared_bytes <= entry.shared_bytes[target] <= limit(target)
-    assert made.registers * entry.config.threads <= 65_536
+    assert made.threads == entry.config.threads
+    assert blocks >= 1, room
 
 
 @pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
