@@ -186,6 +186,17 @@ def test_the_ring_of_mma_sync_on_sm_90_is_that_of_its_twin() -> None:
     assert 2 * 256 * (-(-made.registers // 8) * 8) <= limits.registers_per_multiprocessor
 
 
+@pytest.mark.parametrize("config", [entry.config.name for entry in MMA_SYNC.configs if not entry.config.flags])
+def test_a_step_of_mma_sync_has_several_barriers_for_the_same_products_and_loads(config: str) -> None:
+    """Why it is behind cuda_tma, which has one in each step (test_profile_instructions)."""
+    loop, tile = loop_of(compiled(MMA_SYNC, config, BF16, 90)), MMA_SYNC.find(config).config
+    k_steps = tile.tile_k // 16
+    assert loop["HMMA"] == k_steps * (tile.warp_m // 16) * (tile.warp_n // 8)  # m16n8k16
+    assert loop["LDSM"] == k_steps * (tile.warp_m // 16 + tile.warp_n // 16)  # four 8x8 matrices each
+    assert loop["UTMALDG"] == 2
+    assert loop["BAR"] > 1
+
+
 @pytest.mark.parametrize("config", [entry.config.name for entry in POINTER.configs])
 def test_what_is_not_aligned_is_loaded_without_cp_async_and_without_spills(config: str) -> None:
     for target in STUDIED:
