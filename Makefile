@@ -6,7 +6,8 @@
 #   make study VENV=    the active Python environment as it is: nothing is created, installed or downloaded
 #   make gpu            everything that a GPU has to show, into build/gpu; STAGES="build tests" for some of it
 #   make lint           style and types alone                    make pytest   the tests alone
-#   make newest-triton  the Triton tests with the newest Triton  make clean    removes .venv and build
+#   make newest-triton  the Triton tests with the newest Triton; make oldest-triton: with the oldest that hgemm works with
+#   make clean          removes .venv and build
 
 VENV := .venv
 PYTHON3 := python3
@@ -26,7 +27,7 @@ PIP_INSTALL = $(PYTHON) -m pip install --constraint constraints.txt --editable
 STUDY_INSTALLED := $(if $(VENV),$(VENV)/study.installed)
 TEST_INSTALLED := $(if $(VENV),$(VENV)/test.installed)
 
-.PHONY: help study test lint pytest toolkit gpu newest-triton clean
+.PHONY: help study test lint pytest toolkit gpu newest-triton oldest-triton clean
 .NOTPARALLEL:
 
 help:
@@ -35,7 +36,7 @@ help:
 study: toolkit
 	$(PYTHON) -m hgemm.study
 
-test: study lint pytest $(if $(VENV),$(if $(CI),newest-triton))
+test: study lint pytest $(if $(VENV),$(if $(CI),newest-triton oldest-triton))
 
 lint: $(TEST_INSTALLED)
 	@if [ -z "$(VENV)" ] && ! { $(PYTHON) -c 'import mypy, ruff' && command -v $(CLANG_FORMAT); } >/dev/null 2>&1; then \
@@ -62,13 +63,14 @@ gpu: $(TEST_INSTALLED)
 	$(PYTHON) tests/on_gpu.py build/gpu $(STAGES)
 
 # What depends on the Triton: what it compiles, launches and interprets, not what is asked of every shape and both types.
-# PyTorch's CUDA build insists on one Triton, so the newest one goes into a folder of its own, ahead on the path.
-NEWEST_TRITON := build/newest-triton
-newest-triton: $(TEST_INSTALLED)
-	rm -rf $(NEWEST_TRITON)
-	$(PYTHON) -m pip install --quiet --target $(NEWEST_TRITON) --no-deps --upgrade triton
-	PYTHONPATH=$(NEWEST_TRITON) $(PYTHON) -c 'import triton; print("Triton", triton.__version__)'
-	PYTHONPATH=$(NEWEST_TRITON) $(PYTHON) -m pytest $(PYTEST_ARGS) -m "not one_triton" tests/test_triton_*.py
+# PyTorch insists on one Triton, so another goes into a folder of its own, ahead on the path.
+newest-triton: TRITON := triton
+oldest-triton: TRITON := triton==3.6.*
+newest-triton oldest-triton: $(TEST_INSTALLED)
+	rm -rf build/$@
+	$(PYTHON) -m pip install --quiet --target build/$@ --no-deps --upgrade '$(TRITON)'
+	PYTHONPATH=build/$@ $(PYTHON) -c 'import triton; print("Triton", triton.__version__)'
+	PYTHONPATH=build/$@ $(PYTHON) -m pytest $(PYTEST_ARGS) -m "not one_triton" tests/test_triton_*.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,6 +1,7 @@
 """Occupancy, waves and reasons: what the static half of a profile says, against sums by hand."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -137,7 +138,12 @@ def test_cuda_and_triton_have_facts_on_both_architectures() -> None:
 def test_a_batch_has_the_code_that_batches_are_launched_with(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[compile_ahead.Compiled] = []
     compiler = compile_ahead.compile_ahead
-    monkeypatch.setattr(compile_ahead, "compile_ahead", lambda *a, **form: made.append(compiler(*a, **form)) or made[-1])
+
+    def keep(*arguments: Any, **form: Any) -> compile_ahead.Compiled:
+        made.append(compiler(*arguments, **form))
+        return made[-1]
+
+    monkeypatch.setattr(compile_ahead, "compile_ahead", keep)
     for batch in (1, 8):
         shape = Shape(256, 256, 256, batch=batch)
         facts(hgemm.backends()["triton"], "128x128x64_s3_w64x32", Case(shape), H200)

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
+import triton
 
 from hgemm.config import warp_tile
 from hgemm.cuda_kernels.inspect_code import block_limits
@@ -29,8 +30,18 @@ CONFIGS = [
 STUDIED = (90, 120)
 TYPES = [pytest.param(FP16, marks=pytest.mark.one_triton), BF16]
 
-# Of Triton 3.9 for sm_90: a register that is put aside before the loop and read back behind it.
+# Registers that are put aside before the loop and read back behind it: one of Triton 3.9 for sm_90, and those of 3.6,
+# whose ptxas is an older one.
 PUT_ASIDE = {"16x128x128_s3_w16x32": 1}
+if OLDEST := triton.__version__.startswith("3.6."):
+    PUT_ASIDE = {
+        "16x128x128_s3_w16x32": 2,
+        "16x32x256_s5_w16x8": 2,
+        "16x64x128_s5_w16x16_split4": 4,
+        "32x64x128_s5_w32x16_split4": 3,
+    }
+# The one of which Triton 3.6 reads a register back in each step of the loop.
+SPILLS_IN_3_6 = ("16x64x128_s5_w16x16_split4", 120, "tn")
 
 compiled_ones: dict[tuple[Family, str, torch.dtype, int, bool], Compiled] = {}
 
@@ -70,6 +81,12 @@ def loop_of(made: Compiled) -> dict[str, int]:
     return dict(loop.counts)
 
 
+def hold_their_registers(made: Compiled, config: str, target: int, layout: str) -> None:
+    """The steps of the loop over K: none reads back what did not fit."""
+    spills = made.spill_loads > 0 and "LDL" in loop_of(made)
+    assert spills == (OLDEST and (config, target, layout) == SPILLS_IN_3_6)
+
+
 @pytest.mark.parametrize("dtype", TYPES, ids=named)
 @pytest.mark.parametrize("target", STUDIED)
 @pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
@@ -88,7 +105,7 @@ def test_a_configuration_fits_where_it_is_meant_to_run(
         f"{made.registers} registers a thread, {blocks} blocks a multiprocessor"
     )
     assert made.spill_loads <= PUT_ASIDE.get(config, 0)
-    assert not made.spill_loads or "LDL" not in loop_of(made)
+    hold_their_registers(made, config, target, "nn")
     assert made.shared_bytes <= entry.shared_bytes[target] <= limit(target)
     assert made.threads == entry.config.threads
     assert blocks >= 1, room

@@ -182,9 +182,9 @@ def _triton(backend: Backend, config: str, case: Case, gpu: Gpu) -> Code:
     _check_capability(backend.name, family.minimum_capability, gpu)
     major, minor = gpu.capability
     aligned = arrangement_of(problem).alignment == VECTOR_ELEMENTS or backend.name == triton_configs.TMA.name
-    form = {"aligned": aligned, "layout": case.layout, "batched": case.shape.batch > 1}
+    dtype, target, batched = case.torch_dtype, 10 * major + minor, case.shape.batch > 1
     try:
-        made = compile_ahead(family, config, case.torch_dtype, 10 * major + minor, **form)
+        made = compile_ahead(family, config, dtype, target, aligned=aligned, layout=case.layout, batched=batched)
         loop = main_loop(made.sass)
     except Exception as error:  # whatever Triton raises
         raise NoFacts(f"Triton cannot compile it for sm_{major}{minor}: {type(error).__name__}: {error}") from error
