@@ -101,9 +101,9 @@ def test_two_runs_of_the_same_code_are_the_same() -> None:
 # At equal clocks. As before, every case is an independent trial. The control is at the limit of power, with a clock
 # half a percent lower in B; the contestant follows its own clock by its share, from round to round and by a step in B.
 
-FEWER = 400
-WRONG = 0.03
-"""What a doubt of 95% may miss on one side, and three standard deviations of that many trials."""
+FEWER = 250
+WRONG = 0.025 + 3 * (0.025 * 0.975 / FEWER) ** 0.5
+"""What an interval of 95% may miss on one side, and three standard deviations of that many trials."""
 
 
 def clocked(
