@@ -22,6 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 
+from hgemm import occupancy
 from hgemm.config import Config
 from hgemm.devices import Rates
 from hgemm.problem import Problem
@@ -33,7 +34,6 @@ FEWEST_WGMMA_ROWS = 64
 SHARED_BYTES_PER_CLOCK = 128  # of a multiprocessor, that ldmatrix reads and TMA writes
 L2_BYTES_PER_CLOCK = 64  # that a multiprocessor of a server chip gets while all others read too; an H200's 43 at least
 GEFORCE_L2_BYTES_PER_CLOCK = 32  # an assumption: nobody prints it
-RESERVED_SHARED_BYTES = 1024  # by the system, for each resident block
 
 # How much both of two limits cost where they are near each other: (x^p + y^p)^(1/p).
 FEEDING, OVERLAP = 8.0, 3.0
@@ -156,12 +156,6 @@ def either(one: float, other: float, sharpness: float) -> float:
     return large * (1 + (small / large) ** sharpness) ** (1 / sharpness) if large else 0.0
 
 
-def resident(kernel: Kernel, device: Rates) -> int:
-    """Blocks that share a multiprocessor; 1 where not even one fits by these numbers."""
-    fits = device.shared_bytes // (kernel.shared_bytes + RESERVED_SHARED_BYTES)
-    return max(1, min(fits, kernel.resident))
-
-
 def step_clocks(config: Config, device: Rates, instruction: str, pace: float = 1.0) -> float:
     """Clocks of a multiprocessor for one step of a tile along K: the tensor cores', or those of what feeds them, which
     takes ``pace`` times as long as shared memory alone."""
@@ -183,12 +177,13 @@ def predict(kernel: Kernel, size: Size, device: Rates, known: Known) -> Predicti
     if kernel.config is None:
         return _library(kernel, size, device, known)
     config, clock, P = kernel.config, device.clock_hz, device.multiprocessors
-    together = resident(kernel, device)
+    together = occupancy.resident(kernel.shared_bytes, kernel.resident, device)
+    reached = occupancy.reached(config.parts if kernel.adds_in_cluster else config.cluster, P)
     down, across = -(-size.M // config.tile_m), config.cluster * -(-size.N // (config.cluster * config.tile_n))
     tiles = down * across * size.batch
     k_tiles = -(-size.K // config.tile_k)
     blocks, steps = tiles * min(config.parts, k_tiles), -(-k_tiles // config.parts)
-    slots = together * P
+    slots = together * reached
     full, rest = divmod(blocks, slots)
     cut = config.parts > 1  # among blocks along K
     pace = traits.pace * (traits.columns if size.layout[1] == "t" else 1)
@@ -200,7 +195,7 @@ def predict(kernel: Kernel, size: Size, device: Rates, known: Known) -> Predicti
     around = FILLING_CLOCKS + traits.tile * config.tile_m * config.tile_n / 128**2
     clocks = full * (steps * step(together) + around)
     if rest:
-        last, count = float(steps), -(-rest // P)
+        last, count = float(steps), -(-rest // reached)
         if "tail" in config.flags:
             share = max(rest * steps / slots, TAIL_LEAST_SHARE)
             cut = share + 1 + TAIL_COST <= steps

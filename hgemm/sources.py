@@ -1,4 +1,4 @@
-"""A digest of the kernels' sources: what was measured or tuned holds for them alone."""
+"""A digest of the kernels' sources, without those of the emulator: what was measured or tuned holds for them alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def sources_digest() -> str:
     digest = hashlib.sha256()
     for folder, patterns in _SOURCES:
         root = _PACKAGE / folder
-        for path in sorted({path for pattern in patterns for path in root.rglob(pattern)}):
+        for path in sorted({path for pattern in patterns for path in root.glob(pattern)}):
             content = path.read_bytes()
             digest.update(f"{folder}/{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
     return digest.hexdigest()

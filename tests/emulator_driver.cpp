@@ -9,14 +9,15 @@
 #include "cp_async.cuh"
 #include "emulator/control.h"
 #include "tma.cuh"
+#include "tma_producer.cuh"
 #include "tma_rotating.cuh"
 
 namespace {
 
-template <int Stages, bool Persistent, int Parts = 1>
+template <int Stages, bool Persistent, int Parts = 1, int Cluster = 1>
 struct Config : hgemm::TileShape<64, 64, 32, Stages, 32, 32> {
   static constexpr bool PERSISTENT = Persistent;
-  static constexpr int PARTS = Parts;
+  static constexpr int PARTS = Parts, CLUSTER = Cluster;
   static constexpr int BLOCKS_PER_MULTIPROCESSOR = 1;
   static constexpr bool A_K_CONTIGUOUS = true, B_K_CONTIGUOUS = false;
   static constexpr const char* NAME = "driver";
@@ -58,7 +59,8 @@ int main(int count, char** arguments) {
                              hgemm::TmaGemm<hgemm::f16, Config<2, false>>::launch,
                              hgemm::TmaGemm<hgemm::f16, Config<4, false, 2>>::launch,
                              hgemm::TmaRotatingGemm<hgemm::f16, Config<3, false>>::launch,
-                             hgemm::TmaRotatingGemm<hgemm::f16, Config<5, true>>::launch};
+                             hgemm::TmaRotatingGemm<hgemm::f16, Config<5, true>>::launch,
+                             hgemm::TmaProducerGemm<hgemm::f16, Config<3, true, 1, 2>>::launch};
   for (Launch launch : launches)
     for (const char* schedule : {"eager", "lazy", "lazy,reversed", "random,seed=1"})
       for (int K : {8, 40, 72, 104})

@@ -1,4 +1,4 @@
-// A kernel of clusters whose two blocks share every tile by multicast, right by itself and wrong in a few named ways,
+// Kernels of clusters whose two blocks share tiles by multicast, each right by itself and wrong in a few named ways,
 // for test_emulator_multicast.py. `Fault` 0 is right.
 #include "launch.cuh"
 #include "ptx.cuh"
@@ -84,25 +84,73 @@ void halves(const HGEMM_GRID_CONSTANT TensorMap map, uint16_t* out) {
   }
 }
 
+// The one warp of block 0 sends a box to block 1, and then another to the same place, when that has read the first.
+// 1: told before it is read  2: the blocks meet instead, which waits for no ldmatrix  3: the other block ends in
+// between  4: to itself, without a cluster  5: more bytes than an mbarrier counts, before any is announced
+// 6: the arrival that tells of reading is taken for one that shows what has been written, to shared memory
+// 7: or to global memory
 template <int Fault>
-const char* run(bool clusters, uint16_t* in, uint16_t* out) {
+void sent(const HGEMM_GRID_CONSTANT TensorMap map, uint16_t* out) {
+  const uint32_t landed = ptx::shared_base() + HALF_BYTES, freed = landed + 8, note = landed + 16;
+  const uint32_t lane = ptx::lane_index(), rank = ptx::cluster_rank();
+  if (lane == 0) {
+    ptx::mbarrier_init(landed, 1);
+    ptx::mbarrier_init(freed, 1);
+    ptx::fence_mbarrier_init();
+  }
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+  for (uint32_t round = 0; round < 2; ++round) {
+    if (rank == 0) {
+      if (round == 1 && Fault != 2) ptx::mbarrier_wait_parity(freed, 0);
+      float noted[4];
+      if (round == 1 && Fault == 6) ptx::ld_shared_cluster_v4(noted, ptx::mapa(note, 1));
+      if (round == 1 && Fault == 7) ptx::ld_global_b16(out);
+      for (uint32_t i = 0; i < (Fault == 5 ? 1024 : 1) && lane == 0; ++i)
+        ptx::tma_load_3d_multicast(ptx::shared_base(), &map, landed, 0, round * ROWS, 0, Fault == 4 ? 1 : 2);
+    } else {
+      if (lane == 0) ptx::mbarrier_arrive_expect_tx(landed, HALF_BYTES);
+      ptx::mbarrier_wait_parity(landed, round);
+      if (Fault == 1) ptx::mbarrier_arrive_cluster_after(lane == 0, ptx::mapa(freed, 0), 0);
+      uint32_t value[4], loaded[4] = {};
+      for (uint32_t chunk = lane; chunk < HALF_BYTES / 16; chunk += 32) {
+        ptx::ld_shared_v4(value, ptx::shared_base() + chunk * 16);
+        ptx::st_global_v4(out + (round * HALF_BYTES / 16 + chunk) * 8, value);
+        if (Fault != 1) ptx::ldmatrix_x4(loaded, ptx::shared_base() + chunk * 16);
+      }
+      if (Fault == 6 && lane == 0) ptx::st_shared_v4(note, value);
+      ptx::warp_sync();
+      if (Fault != 1 && Fault != 2) ptx::mbarrier_arrive_cluster_after(lane == 0, ptx::mapa(freed, 0), loaded[0]);
+      if (Fault == 3) return;
+    }
+    if (Fault != 2 && round == 0) continue;
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
+}
+
+template <int Fault>
+const char* run(char kernel, uint16_t* in, uint16_t* out) {
   TensorMap map;
   constexpr int rows = TILES * CLUSTER * ROWS;
   const Matrices matrices{in, rows, COLUMNS, 1, COLUMNS, rows * COLUMNS, false};
   if (const char* error = hgemm::encode_tensor_map(&map, matrices, {ROWS, COLUMNS, 128})) return error;
+  constexpr int sent_bytes = HALF_BYTES + 32;
+  if (kernel == 's' && Fault == 4) return hgemm::launch<sent<Fault>>(CLUSTER, 32, sent_bytes, nullptr, map, out);
+  if (kernel == 's') return hgemm::launch_clusters<sent<Fault>>(CLUSTER, CLUSTER, 32, sent_bytes, nullptr, map, out);
   uint32_t resident;
   if (const char* error = hgemm::resident_clusters<halves<Fault>>(CLUSTER, THREADS, SHARED_BYTES, &resident))
     return error;
   const uint32_t blocks = CLUSTER * (resident < TILES ? resident : TILES);
-  if (!clusters) return hgemm::launch<halves<Fault>>(blocks, THREADS, SHARED_BYTES, nullptr, map, out);
+  if (kernel == 'H') return hgemm::launch<halves<Fault>>(blocks, THREADS, SHARED_BYTES, nullptr, map, out);
   return hgemm::launch_clusters<halves<Fault>>(CLUSTER, blocks, THREADS, SHARED_BYTES, nullptr, map, out);
 }
 
 }  // namespace
 
-extern "C" const char* run_multicast(int fault, bool clusters, uint16_t* in, uint16_t* out) {
-  static constexpr const char* (*runs[])(bool, uint16_t*, uint16_t*) = {
+extern "C" const char* run_multicast(const char* kernel, int fault, uint16_t* in, uint16_t* out) {
+  static constexpr const char* (*runs[])(char, uint16_t*, uint16_t*) = {
       run<0>,  run<1>,  run<2>,  run<3>,  run<4>,  run<5>,  run<6>,  run<7>,  run<8>,  run<9>,
       run<10>, run<11>, run<12>, run<13>, run<14>, run<15>, run<16>, run<17>, run<18>, run<19>};
-  return runs[fault](clusters, in, out);
+  return runs[fault](kernel[0], in, out);
 }

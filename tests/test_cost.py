@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hgemm import cost
+from hgemm import cost, occupancy
 from hgemm.backends import backends
 from hgemm.config import Config
 from hgemm.cost import Fit, Kernel, Known, Prediction, Size, Traits
@@ -43,9 +43,9 @@ TWO_A_TIME = kernel("128x128x64_s3_w64x32", 98_328, 2)
         (TWO_A_TIME, Size(4096, 4096, 4096), 264, 1024 / 264, 1024 / 264 / 4, 64),
         (TWO_A_TIME, Size(129, 128, 65), 264, 2 / 264, 2 / 264, 2),  # a second row of tiles, a second step
         (TWO_A_TIME, Size(128, 128, 128, batch=300), 264, 300 / 264, 300 / 528, 2),
-        # Four parts of 16 steps each; of two steps no more than two parts are made.
-        (kernel("128x128x64_s3_w64x32_split4", 98_328), Size(128, 1280, 4096), 264, 40 / 264, 40 / 264, 16),
-        (kernel("128x128x64_s3_w64x32_split4", 98_328), Size(128, 1280, 128), 264, 20 / 264, 20 / 264, 1),
+        # Clusters of four leave eight multiprocessors over. Parts of 16 steps; of two steps no more than two are made.
+        (kernel("128x128x64_s3_w64x32_split4", 98_328), Size(128, 1280, 4096), 248, 40 / 248, 40 / 248, 16),
+        (kernel("128x128x64_s3_w64x32_split4", 98_328), Size(128, 1280, 128), 248, 20 / 248, 20 / 248, 1),
     ],
 )
 def test_waves_and_their_fill(made: Kernel, size: Size, slots: int, waves: float, fill: float, steps: int) -> None:
@@ -243,3 +243,10 @@ def test_a_fit_survives_its_document() -> None:
     fit = cost.from_document(document)
     assert fit.traits == cost.committed().traits
     assert cost.to_document(fit).items() <= document.items()
+
+
+@pytest.mark.parametrize(("cluster", "reached"), [(1, 132), (2, 132), (4, 124), (8, 104)])
+def test_clusters_leave_multiprocessors_over_where_they_are_larger_than_a_pair(cluster: int, reached: int) -> None:
+    # Of 8 GPCs each lacks, on average, half of the pairs that a further cluster of 4 or 8 blocks would take.
+    assert occupancy.reached(cluster, 132) == reached
+    assert occupancy.reached(cluster, 4) >= cluster

@@ -151,7 +151,12 @@ def test_a_board_of_the_fitted_kind_is_predicted_with_its_own_rates(
 
 
 @pytest.mark.parametrize(
-    ("name", "case"), [("h200-squares.json", "2048x2048x2048 fp16"), ("h200-llm.json", "16x28672x4096 fp16")]
+    ("name", "case"),
+    [
+        ("h200-squares.json", "2048x2048x2048 fp16"),
+        ("h200-llm.json", "16x28672x4096 bf16"),
+        ("h200-llm-fp16.json", "16x28672x4096 fp16"),
+    ],
 )
 def test_the_committed_table_is_what_the_rule_makes(name: str, case: str, capsys: pytest.CaptureFixture[str]) -> None:
     source = str(ROOT / "plots" / "results" / name)
@@ -172,7 +177,7 @@ def test_committed_tables_name_what_there_is() -> None:
 
 def test_the_committed_configurations_are_what_the_rule_makes(capsys: pytest.CaptureFixture[str]) -> None:
     results = ROOT / "plots" / "results"
-    sources = [results / f"h200-{name}.json" for name in ("llm", "squares", "squares-again")]
+    sources = [results / f"h200-{name}.json" for name in ("llm", "llm-fp16", "squares", "squares-again", "techniques")]
     sources += sorted((results / "configurations").glob("*.json"))
     assert ranking.main(["--configurations", "--json", *map(str, sources)]) == 0
     assert capsys.readouterr().out == (ROOT / "hgemm" / "tables" / "h200-configurations.json").read_text()

@@ -32,21 +32,53 @@ class VectorClock {
 // What an agent knows, or what a synchronisation object passes on, for each of the two proxies. The generic proxy is
 // ordinary loads and stores (and cp.async); the async proxy is TMA. A write by ordinary stores is known to the async
 // proxy only once a fence.proxy.async has come behind it.
-struct Knowledge {
+//
+// Of what has happened the writes may not be visible: an arrival at another block's mbarrier releases to its own block
+// alone. It tells that memory has been read and may be overwritten, and shows nobody what was written.
+class Knowledge {
+ public:
   VectorClock generic, async;
+
+  // What of `generic` may be read.
+  const VectorClock& visible() const { return unseen_ ? visible_ : generic; }
 
   void reset(size_t agents) {
     generic.reset(agents);
     async.reset(agents);
+    unseen_ = false;
   }
   void clear() {
     generic.clear();
     async.clear();
+    unseen_ = false;
+  }
+  void set(size_t agent, uint32_t epoch) {
+    generic[agent] = epoch;
+    if (unseen_) visible_[agent] = epoch;
   }
   void join(const Knowledge& other) {
+    if (unseen_ || other.unseen_) {
+      tell_apart();
+      visible_.join(other.visible());
+    }
     generic.join(other.generic);
     async.join(other.async);
   }
+  // The same without its writes.
+  void join_unseen(const Knowledge& other) {
+    tell_apart();
+    generic.join(other.generic);
+    async.join(other.async);
+  }
+
+ private:
+  void tell_apart() {
+    if (!unseen_) visible_ = generic;
+    unseen_ = true;
+  }
+
+  bool unseen_ = false;  // `visible_` is not all of `generic`
+  VectorClock visible_;
 };
 
 }  // namespace hgemm::emulator

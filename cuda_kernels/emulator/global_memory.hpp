@@ -100,13 +100,13 @@ class GlobalMemory {
                address, describe);
   }
 
-  // Whether nothing orders the access that left `mark` before this one.
-  static bool unordered(const Access& by, const Caller& caller, uint64_t mark) {
+  // Whether nothing orders the access that left `mark` before this one; `known` is what the warp knows that counts.
+  static bool unordered(const Access& by, const Caller& caller, uint64_t mark, const VectorClock& known) {
     if (!mark) return false;
     if (GlobalMark::launch(mark) != caller.launch) return caller.overlapping;
     if (GlobalMark::block(mark) / caller.together != caller.block / caller.together) return true;
     const uint32_t agent = GlobalMark::agent(mark);
-    return agent != by.warp.agent && GlobalMark::epoch(mark) > by.warp.knows.generic[agent];
+    return agent != by.warp.agent && GlobalMark::epoch(mark) > known[agent];
   }
 
   static void check_order(const Access& by, const Caller& caller, const Region& region, int64_t first, int64_t count,
@@ -130,16 +130,17 @@ class GlobalMemory {
                       GlobalMark::block(mark), verb);
       return format("which block %u has %s, and nothing orders the two", GlobalMark::block(mark), verb);
     };
+    const Knowledge& known = by.warp.knows;
     if (write) {
       const uint64_t writer = region.writers[element].exchange(mine, std::memory_order_relaxed);
       const uint64_t reader = region.readers[element].load(std::memory_order_relaxed);
-      if (unordered(by, caller, writer)) fault(Kind::race, "writes", other("written", writer));
-      if (unordered(by, caller, reader)) fault(Kind::race, "writes", other("read", reader));
+      if (unordered(by, caller, writer, known.generic)) fault(Kind::race, "writes", other("written", writer));
+      if (unordered(by, caller, reader, known.generic)) fault(Kind::race, "writes", other("read", reader));
     } else {
       const uint64_t writer = region.writers[element].load(std::memory_order_relaxed);
       region.readers[element].store(mine, std::memory_order_relaxed);
       if (!writer) fault(Kind::uninitialised, "reads", "which nobody has written");
-      if (unordered(by, caller, writer)) fault(Kind::race, "reads", other("written", writer));
+      if (unordered(by, caller, writer, known.visible())) fault(Kind::race, "reads", other("written", writer));
     }
   }
 

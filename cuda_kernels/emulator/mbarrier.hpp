@@ -32,8 +32,9 @@ struct Mbarrier {
   // Waiting for parity p succeeds when the last completed phase has it: 0 for the first, 1 for the second.
   bool completed_parity(uint32_t parity) const { return (phases & 1) != (parity & 1); }
 
-  void arrive(const Warp& warp) {
-    arriving.join(warp.knows);
+  // `shows`: whether those who wait see what has been written, too. An arrival of another block does not show it.
+  void arrive(const Warp& warp, bool shows) {
+    shows ? arriving.join(warp.knows) : arriving.join_unseen(warp.knows);
     --pending;
   }
 
@@ -50,7 +51,7 @@ struct Mbarrier {
   // What a warp learns by waiting.
   void teach(Warp& warp) const {
     warp.learn(completed);
-    if (warp.knows.generic[agent] < phases) warp.knows.generic[agent] = phases;
+    if (warp.knows.visible()[agent] < phases) warp.knows.set(agent, phases);
   }
 };
 

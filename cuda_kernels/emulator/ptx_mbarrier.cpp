@@ -22,7 +22,7 @@ Mbarrier* find_barrier(const CallingThread& me, Block& block, uint32_t address) 
     return nullptr;
   }
   const Warp& initialiser = block.warps[barrier->initialiser_warp];
-  const uint32_t known = me.warp.knows.generic[initialiser.agent];
+  const uint32_t known = me.warp.knows.visible()[initialiser.agent];
   const bool same_lane = &initialiser == &me.warp && barrier->initialiser_lane == me.lane.index;
   const bool ordered =
       same_lane || (&initialiser == &me.warp ? barrier->initialised_in < known : barrier->initialised_in <= known);
@@ -42,7 +42,7 @@ bool counts_lanes(const Mbarrier& barrier, uint32_t blocks = 1) { return barrier
 
 // At an mbarrier of `block`.
 void arrive(const CallingThread& me, Block& block, Mbarrier& barrier) {
-  barrier.arrive(me.warp);
+  barrier.arrive(me.warp, &block == &me.block);
   me.warp.begin_epoch();
   if (barrier.pending < 0) {
     me.report(Kind::mbarrier, Space::shared, barrier.address, [&] {

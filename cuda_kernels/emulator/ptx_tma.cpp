@@ -55,7 +55,7 @@ bool check_barrier(const CallingThread& me, Block& block, const Mbarrier* barrie
   }
   if (!barrier->fenced) fault("%s uses the mbarrier at 0x%x of block %u, and no fence came behind its initialisation");
   const uint32_t initialiser = block.warps[barrier->initialiser_warp].agent;
-  if (&block != &me.block && barrier->initialised_in > me.warp.knows.generic[initialiser])
+  if (&block != &me.block && barrier->initialised_in > me.warp.knows.visible()[initialiser])
     fault("%s uses the mbarrier at 0x%x of block %u, and nothing orders its initialisation before that");
   return true;
 }
@@ -88,7 +88,7 @@ void fence_proxy_async(Site site) {
   for (const Lane& lane : warp.lanes)
     if (lane.first_unfenced_write && lane.first_unfenced_write - 1 < own) own = lane.first_unfenced_write - 1;
   own = std::max(own, warp.knows.async[warp.agent]);
-  warp.knows.async.join(warp.knows.generic);
+  warp.knows.async.join(warp.knows.visible());
   warp.knows.async[warp.agent] = own;
   for (Mbarrier& barrier : me.block.mbarriers.all()) {
     const uint32_t agent = me.block.warps[barrier.initialiser_warp].agent;

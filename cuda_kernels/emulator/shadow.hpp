@@ -8,28 +8,16 @@
 // epoch: two lanes that touch the same bytes with no warp_sync or barrier between them race as two warps would.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
 #include "remote_reads.hpp"
 #include "report.hpp"
+#include "stamp.hpp"
 #include "warp.hpp"
 
 namespace hgemm::emulator {
-
-enum class State : uint8_t { uninitialised, in_flight, valid, mbarrier };
-
-// Who wrote four bytes. The agent is a warp or, for TMA, the mbarrier that counts the bytes.
-struct Stamp {
-  uint32_t epoch = 0;
-  uint16_t agent = 0;
-  uint8_t lane = ALL_LANES;
-  State state = State::uninitialised;
-
-  bool operator==(const Stamp& other) const { return std::bit_cast<uint64_t>(*this) == std::bit_cast<uint64_t>(other); }
-};
 
 class SharedMemory {
  public:
@@ -179,12 +167,6 @@ class SharedMemory {
     }
   }
 
-  // Whether the writer of a unit has been synchronised with, as seen by one lane.
-  static bool ordered(const Stamp& writer, const Access& access) {
-    if (writer.agent != access.warp.agent) return writer.epoch <= access.warp.knows.generic[writer.agent];
-    return writer.epoch < access.warp.lanes_apart_since || (writer.lane == access.lane && writer.lane != ALL_LANES);
-  }
-
   bool is_warp(uint32_t agent) const { return agent - first_agent_ < warps_; }
 
   // An ordinary write that no fence has made known to the async proxy.
@@ -196,7 +178,7 @@ class SharedMemory {
     for (uint32_t i = first; i <= last; ++i) {
       const Stamp& writer = stamps_[i];
       if (i > first && writer == stamps_[i - 1]) continue;  // what holds for the unit before holds for this one
-      if (writer.state == State::valid && ordered(writer, access) && !(async_proxy && lacks_fence(writer, access.warp)))
+      if (writer.state == State::valid && visible(writer, access) && !(async_proxy && lacks_fence(writer, access.warp)))
         continue;
       report_read(access, i, writer);
     }
@@ -271,10 +253,11 @@ class SharedMemory {
       case State::valid:
         break;
     }
-    if (ordered(writer, access)) return report_missing_fence(access, i, "reads");
+    if (visible(writer, access)) return report_missing_fence(access, i, "reads");
     report(Kind::race, access, address, [&] {
-      return format("%s reads shared address 0x%x, written by %s, and nothing orders the write before the read", what,
-                    address, writer_text(i).c_str());
+      return format("%s reads shared address 0x%x, written by %s, and %s", what, address, writer_text(i).c_str(),
+                    ordered(writer, access) ? "an arrival at another block's mbarrier does not show what was written"
+                                            : "nothing orders the write before the read");
     });
   }
 

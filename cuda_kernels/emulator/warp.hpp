@@ -102,16 +102,19 @@ struct Warp {
   uint32_t epoch() const { return knows.generic[agent]; }
 
   // From here on nothing that this warp does is covered by what it has passed on so far.
-  void begin_epoch() { lanes_apart_since = ++knows.generic[agent]; }
+  void begin_epoch() {
+    begin_epoch_of_fence();
+    lanes_apart_since = epoch();
+  }
 
   // The same behind a fence, which orders nothing between lanes.
-  void begin_epoch_of_fence() { ++knows.generic[agent]; }
+  void begin_epoch_of_fence() { knows.set(agent, epoch() + 1); }
 
   // Takes in what a synchronisation object passes on. Its own epoch a warp knows best.
   void learn(const Knowledge& news) {
     const uint32_t own = epoch();
     knows.join(news);
-    knows.generic[agent] = own;
+    knows.set(agent, own);
   }
 };
 
