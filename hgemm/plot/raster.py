@@ -15,7 +15,6 @@ from matplotlib.patheffects import withStroke
 
 from hgemm import occupancy
 from hgemm.bench.suites import Shape
-from hgemm.config import Config
 from hgemm.cuda_kernels.inspect_code import resident_blocks
 from hgemm.devices import Device
 from hgemm.plot import style
@@ -51,14 +50,11 @@ class Waves:
     """That a multiprocessor holds at once."""
 
     @property
-    def config(self) -> Config:
-        return self.kernel.config.config
-
-    @property
     def size(self) -> int:
         """Tiles that are computed at once. Where K is split the blocks of a cluster have one together."""
-        parts = self.config.parts
-        return occupancy.reached(max(parts, self.config.cluster), self.device.multiprocessors) * self.blocks // parts
+        config = self.kernel.config.config
+        reached = occupancy.reached(max(config.parts, config.cluster), self.device.multiprocessors)
+        return reached * self.blocks // config.parts
 
     @property
     def count(self) -> int:
@@ -103,12 +99,11 @@ def waves(functions: Functions, device: Device, shape: Shape) -> Waves:
             f"shows at most {MOST_TILES:,}; take a smaller --mnk"
         )
     # The blocks of a cluster are side by side in C, and in the order as if their tiles were one: see raster.cuh.
-    together = config.cluster
     order = tuple(
-        (row, column * together + rank)
-        for index in range(tiles_m * tiles_n // together)
-        for row, column in [functions.raster(index, tiles_m, tiles_n // together)]
-        for rank in range(together)
+        (row, column * config.cluster + rank)
+        for index in range(tiles_m * tiles_n // config.cluster)
+        for row, column in [functions.raster(index, tiles_m, tiles_n // config.cluster)]
+        for rank in range(config.cluster)
     )
     return Waves(chosen, device, shape, order, min(room, chosen.config.blocks_per_multiprocessor))
 
@@ -167,7 +162,7 @@ def _heading(found: Waves) -> str:
 
 
 def _subtitle(found: Waves) -> str:
-    (rows, columns), config = found.tiles, found.config
+    (rows, columns), config = found.tiles, found.kernel.config.config
     blocks = f"{found.blocks} block{'s' * (found.blocks > 1)}"
     places = f"{found.device.multiprocessors} multiprocessors x {blocks} = {found.size} tiles at a time, a wave"
     if config.parts > 1:
@@ -177,10 +172,10 @@ def _subtitle(found: Waves) -> str:
 
 def _remarks(found: Waves) -> list[str]:
     """What is different about tiles that are not a block's alone."""
-    remarks = []
-    if found.tiles[1] * found.config.tile_n >= found.shape.N + found.config.tile_n:
+    remarks, config = [], found.kernel.config.config
+    if (found.tiles[1] - 1) * config.tile_n >= found.shape.N:
         remarks.append("The last column lies outside of C: its blocks copy for their neighbours and store nothing.")
-    if "tail" in found.config.flags and found.filled[-1] < found.size:
+    if "tail" in config.flags and found.filled[-1] < found.size:
         remarks.append("The tiles of the last wave are cut along K and shared out among all blocks, where that pays.")
     return remarks
 
