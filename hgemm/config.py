@@ -90,6 +90,11 @@ class Config:
         """Blocks side by side in C that share tiles of A by multicast; 1 if none do."""
         return 2 if "multicast" in self.flags else 1
 
+    def tiles(self, M: int, N: int) -> tuple[int, int]:
+        """Rows and columns of tiles that are computed for ``M x N`` elements of C. Clusters are whole: the tiles of
+        their last column may lie outside of C."""
+        return -(-M // self.tile_m), self.cluster * -(-N // (self.cluster * self.tile_n))
+
     @classmethod
     def parse(cls, name: str) -> Config:
         """The configuration that ``name`` spells; ``Config.parse(config.name) == config``.

@@ -115,7 +115,7 @@ class Size:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Times in seconds. ``waves`` are of ``slots`` blocks each; ``fill`` is the share of the last one's that work."""
+    """Times in seconds. ``waves`` are of ``slots`` blocks each; ``fill`` is the share of all their places that work."""
 
     kernel: Kernel
     seconds: float
@@ -179,8 +179,7 @@ def predict(kernel: Kernel, size: Size, device: Rates, known: Known) -> Predicti
     config, clock, P = kernel.config, device.clock_hz, device.multiprocessors
     together = occupancy.resident(kernel.shared_bytes, kernel.resident, device)
     reached = occupancy.reached(config.parts if kernel.adds_in_cluster else config.cluster, P)
-    down, across = -(-size.M // config.tile_m), config.cluster * -(-size.N // (config.cluster * config.tile_n))
-    tiles = down * across * size.batch
+    tiles = math.prod(config.tiles(size.M, size.N)) * size.batch
     k_tiles = -(-size.K // config.tile_k)
     blocks, steps = tiles * min(config.parts, k_tiles), -(-k_tiles // config.parts)
     slots = together * reached

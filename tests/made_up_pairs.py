@@ -39,6 +39,12 @@ def set_samples(row: Row, us: Times) -> None:
     timing.clocks = Clocks(*(column[:1] * len(us) for column in vars(timing.clocks).values()))
 
 
+def set_clocks(row: Row, mhz: Times | None) -> None:
+    """The counted ones; None for a file before they were."""
+    assert row.timing is not None
+    row.timing.clocks = replace(row.timing.clocks, counted_mhz=[] if mhz is None else list(map(float, mhz)))
+
+
 def one_case(factor: float = 1.0, scatter: Times = SCATTER, clock: Times | float = 1.0) -> Results:
     """A single case whose contestant takes ``factor`` times 100 us; ``clock`` slows it and the control alike."""
     return results_of(100 * factor * scatter[None] * clock, 170 * np.ones((1, len(scatter))) * clock)

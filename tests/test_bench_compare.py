@@ -4,8 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from made_up_pairs import SCATTER, case_of, one_case, row_of, whole
+from made_up_pairs import SCATTER, case_of, one_case, row_of, set_samples, whole
 from rich.console import Console
 
 from hgemm.bench import compare as command
@@ -155,6 +156,34 @@ def test_missing_is_what_only_a_has(files: Callable[[Results, Results], list[str
     assert command.main([*reversed(arguments), "--fail-on", "missing"]) == 0
 
 
+def cut_short(rounds: int) -> Results:
+    """As ``whole``, with the run ended in the middle of its last case."""
+    results = whole()
+    results.run.complete = case_of(results, 1).complete = False
+    for row in case_of(results, 1).rows:
+        if row.timing:
+            set_samples(row, np.array(row.timing.samples_us[:rounds]))
+    return results
+
+
+def test_what_was_cut_short_is_listed_apart_and_missing_in_b(
+    files: Callable[[Results, Results], list[str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = files(whole(), cut_short(1))
+    assert command.main([*arguments, "--margin", "5%", "--fail-on", "missing"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("9 compared, with a margin of 5%, mode rotating: 9 same\n")
+    assert "cut short in B: 9 contestants in 4096 x 4096 x 4096  bf16 (1 round)\n" in captured.out
+    assert captured.err == "hgemm.bench compare: 9 missing\n"
+    arguments.reverse()
+    assert command.main([*arguments, "--margin", "5%", "--fail-on", "missing,ambiguous"]) == 0
+    assert "cut short in A: 9 contestants" in capsys.readouterr().out
+    assert command.main([*arguments, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["counts"]["cut_short_a"] == 9
+    assert {(entry["M"], entry["remark"]) for entry in document["cut_short_a"]} == {(4096, "1 round")}
+
+
 def test_the_table_begins_with_counts_and_shows_the_worst_first(
     files: Callable[[Results, Results], list[str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,6 +229,8 @@ def test_json_holds_every_row(
         "only_a": 0,
         "only_b": 0,
         "never_timed": 2,
+        "cut_short_a": 0,
+        "cut_short_b": 0,
     }
     assert (document["margin"], document["mode"], document["controlled"]) == (0.05, "rotating", True)
     assert len(document["changes"]) == 18 and len(document["never_timed"]) == 2

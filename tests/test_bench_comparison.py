@@ -9,6 +9,7 @@ from made_up_pairs import ROUNDS, SCATTER, case_of, one_case, results_of, row_of
 
 from hgemm.bench.comparison import VERDICTS, Comparison
 from hgemm.bench.comparison_pairing import compare
+from hgemm.bench.comparison_rules import Incomparable
 from hgemm.bench.schema import Kernel, Results
 
 # What the verdicts are
@@ -68,6 +69,38 @@ def test_three_rounds_bound_nothing() -> None:
     assert change.remarks == ("too few rounds for an interval: 3 and 3",)
     [change] = compare(one_case(scatter=SCATTER[:4]), one_case(2.0, scatter=SCATTER[:4])).changes
     assert change.verdict == "slower"
+
+
+def cut_short(results: Results) -> Results:
+    """The same of a run that ended in the middle of its only case."""
+    results.run.complete = results.cases[0].complete = False
+    return results
+
+
+def test_a_case_cut_short_below_an_interval_has_no_verdict() -> None:
+    a, b = whole(), whole()
+    for results, rounds in ((a, 3), (b, 2)):
+        results.run.complete = case_of(results).complete = False
+        for row in case_of(results).rows:
+            if row.timing:
+                set_samples(row, np.array(row.timing.samples_us[:rounds]))
+    comparison = compare(a, whole(), margin=0.05)
+    assert comparison.counts == dict.fromkeys(VERDICTS, 0) | {"same": 18}  # 3 and 7 rounds have an interval
+    comparison = compare(a, b, margin=0.05)
+    assert comparison.counts == dict.fromkeys(VERDICTS, 0) | {"same": 9}
+    found = comparison.cut_short_a, comparison.cut_short_b
+    assert [{(entry.case.M, entry.remark) for entry in of_run} for of_run in found] == [
+        {(2048, "3 rounds")},
+        {(2048, "2 rounds")},
+    ]
+    assert len({entry.contestant for entry in comparison.cut_short_a}) == 9
+    case_of(a).complete = case_of(b).complete = True  # as asked: --rounds
+    assert compare(a, b, margin=0.05).counts["ambiguous"] == 9
+
+
+def test_nothing_but_what_was_cut_short_is_not_compared() -> None:
+    with pytest.raises(Incomparable, match="but what was cut short"):
+        compare(cut_short(one_case(scatter=SCATTER[:1])), one_case())
 
 
 def test_the_mean_of_a_contestant_is_geometric() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from made_up_pairs import ROUNDS, Times, results_of
+from made_up_pairs import ROUNDS, Times, results_of, set_clocks
 
 from hgemm.bench.comparison_pairing import compare
 from hgemm.bench.schema import Results
@@ -96,3 +96,60 @@ def test_two_runs_of_the_same_code_are_the_same() -> None:
     assert rates(a, b, margin=0.01)["same"] >= 0.95
     a, b = (simulated(seed, 0.005, control=0.001, rounds=11) for seed in (7, 8))
     assert rates(a, b, margin=0.01)["same"] >= 0.95
+
+
+# At equal clocks. As before, every case is an independent trial. The control is at the limit of power, with a clock
+# half a percent lower in B; the contestant follows its own clock by its share, from round to round and by a step in B.
+
+FEWER = 250
+WRONG = 0.025 + 3 * (0.025 * 0.975 / FEWER) ** 0.5
+"""What an interval of 95% may miss on one side, and three standard deviations of that many trials."""
+
+
+def clocked(
+    seed: int,
+    share: float,
+    wander: float,
+    *,
+    rounds: int,
+    step: float = 0.0,
+    factor: float = 1.0,
+    kind: Callable[[np.random.Generator, tuple[int, int]], Times] = normal,
+) -> Results:
+    generator = np.random.default_rng(seed)
+    shape = FEWER, rounds
+    clock = step + wander * generator.normal(0, 1, shape)
+    limit = (-0.005 if step else 0.0) + 0.001 * generator.normal(0, 1, shape)
+    results = results_of(
+        100 * factor * np.exp(0.002 * kind(generator, shape) - share * clock),
+        170 * np.exp(0.0003 * generator.normal(0, 1, shape) - 0.85 * limit),
+    )
+    for case, of_control, of_contestant in zip(results.cases, limit, clock, strict=True):
+        set_clocks(case.rows[0], 1650 * np.exp(of_control))
+        set_clocks(case.rows[1], 1800 * np.exp(of_contestant))
+    return results
+
+
+ROWS = {"limited": (1.0, 0.004), "limited, steady": (1.0, 0.0005), "between": (0.5, 0.001), "memory": (0.0, 0.0005)}
+"""Shares, and how the clock wanders. Of a steady one the noise is four times as much, so the share is hardly known."""
+
+
+@pytest.mark.parametrize("rounds", [4, 5, 7, 15])
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(("kind", "step"), [(normal, 0.01), (normal, 0.03), (heavy_tails, 0.02), (rarely_slow, -0.03)])
+def test_no_step_of_the_clock_makes_a_false_verdict(
+    kind: Callable[[np.random.Generator, tuple[int, int]], Times], step: float, row: str, rounds: int
+) -> None:
+    a = clocked(1, *ROWS[row], rounds=rounds, kind=kind)
+    found = rates(a, clocked(2, *ROWS[row], rounds=rounds, kind=kind, step=step), margin=0.01)
+    assert found["slower"] + found["faster"] <= WRONG
+    slower = clocked(3, *ROWS[row], rounds=rounds, kind=kind, step=step, factor=1.03)
+    found = rates(a, slower, margin=0.01)
+    assert found["same"] + found["faster"] <= WRONG
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_half_a_percent_of_the_clock_hides_nothing_in_fifteen_rounds(row: str) -> None:
+    a = clocked(1, *ROWS[row], rounds=15)
+    assert rates(a, clocked(2, *ROWS[row], rounds=15, step=0.005), margin=0.01)["same"] >= 0.95
+    assert rates(a, clocked(3, *ROWS[row], rounds=15, step=0.005, factor=1.03), margin=0.01)["slower"] >= 0.99

@@ -44,6 +44,20 @@ def test_the_rungs_are_configurations_each_once_and_build_on_an_earlier_one() ->
         assert rung.base is None or rung.base in NAMES[:place]
 
 
+def test_every_technique_that_a_name_spells_is_switched_on_by_a_rung_of_its_own() -> None:
+    """Within a family a rung has at most one flag more than its base. What has none more changes the tile or stages."""
+    added = set()
+    for place, rung in enumerate(ladder.RUNGS):
+        base = rung.base or (ladder.RUNGS[place - 1].contestant if place else None)
+        if base is None or base.partition(":")[0] != rung.contestant.partition(":")[0]:
+            continue
+        config, other = (Config.parse(name.partition(":")[2]) for name in (rung.contestant, base))
+        more = set(config.flags) - set(other.flags)
+        assert len(more) <= 1, rung
+        added |= more
+    assert added == {"rotate", "producer", "persistent", "multicast", "store-tma", "tail"}
+
+
 def test_rungs_that_do_not_exist_are_not_measured() -> None:
     chosen = ladder.contestants([hgemm.backends()["cuda_cp_async"]])
     assert chosen == [name for name in NAMES if name.startswith("cuda_cp_async:")]

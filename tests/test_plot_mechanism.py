@@ -21,6 +21,8 @@ mpl.use("Agg")
 
 TMA_64, TMA_32 = "cuda_tma:128x128x64_s3_w64x32", "cuda_tma:128x128x32_s3_w64x32"
 NOSWIZZLE = "cuda_cp_async:128x128x32_s3_w64x32_noswizzle"
+MULTICAST = "cuda_tma:256x128x64_s4_w64x64_producer_persistent_multicast"
+TAIL = "cuda_tma:256x128x64_s4_w64x64_rotate_persistent_tail"
 KERNELS = [f"{family.backend}:{config.name}" for family in FAMILIES.values() for config in family.configs]
 
 
@@ -218,6 +220,11 @@ def test_bars_are_the_runs() -> None:
     assert axes.get_xlabel() == "steps of the emulator"
 
 
+def test_stages_that_another_block_fills_are_not_drawn() -> None:
+    with pytest.raises(NothingToDraw, match=r"multicast: 2 blocks fill each other's stages"):
+        pipeline.picture(Options(config=kernel(MULTICAST)))
+
+
 def test_a_chosen_kernel_runs_late_and_early() -> None:
     runs = pipeline.picture(Options(config=kernel(TMA_64))).facts["runs"]
     assert [(run["kernel"], run["schedule"]) for run in runs] == [(TMA_64, "lazy"), (TMA_64, "eager")]
@@ -263,6 +270,36 @@ def test_bands_of_eight_rows_are_walked_column_by_column() -> None:
     order = waves("H200", 1280, 384).order  # 10 x 3 tiles: a band of 8 rows, one of 2
     assert order[:9] == (*((row, 0) for row in range(8)), (0, 1))
     assert order[24:] == ((8, 0), (9, 0), (8, 1), (9, 1), (8, 2), (9, 2))
+
+
+def test_the_blocks_of_a_cluster_are_side_by_side() -> None:
+    # 9 x 3 tiles of 256 x 128: two columns of pairs, the last half outside of C, in bands of eight rows.
+    found = waves("H200", 9 * 256, 384, MULTICAST)
+    assert found.order[:18] == (*((row, column) for row in range(8) for column in (0, 1)), (0, 2), (0, 3))
+    assert found.order[32:] == ((8, 0), (8, 1), (8, 2), (8, 3))
+    assert (found.tiles, found.filled, found.blocks) == ((9, 4), (36,), 1)
+
+
+def test_a_tile_whose_k_is_split_takes_the_places_of_a_cluster() -> None:
+    # 264 places on an H200. Of the 170 of an RTX 5090 a few are left over: a cluster lies within one GPC.
+    assert waves("H200", 4096, 4096, f"{TMA_64}_split2").filled == (132,) * 7 + (100,)
+    assert 150 // 4 <= waves("RTX 5090", 4096, 4096, f"{TMA_64}_split4").size < 170 // 4
+
+
+@pytest.mark.parametrize(
+    ("options", "remark"),
+    [
+        (
+            Options(config=kernel(MULTICAST), gpu=board("H200"), mnk=Shape(2304, 384, 64)),
+            "The last column lies outside",
+        ),
+        (Options(config=kernel(TAIL), gpu=board("H200"), mnk=Shape(2304, 384, 64)), "cut along K and shared out"),
+    ],
+)
+def test_what_is_not_a_tile_for_a_block_is_told(options: Options, remark: str) -> None:
+    assert [text for text in texts(raster.picture(options).figure) if remark in text.get_text()]
+    other = dataclasses.replace(options, mnk=Shape(256 * 66, 256 * 2, 64))  # two whole waves of whole clusters
+    assert not [text for text in texts(raster.picture(other).figure) if remark in text.get_text()]
 
 
 def test_the_last_partly_filled_wave_is_hatched_and_named() -> None:
@@ -324,6 +361,9 @@ def test_what_a_gpu_cannot_run_is_not_drawn() -> None:
         (raster, Options(gpu=board("RTX 5060 Laptop"), mnk=Shape(16384, 16384, 16384))),
         (raster, Options(gpu=board("RTX PRO 6000 Max-Q"), mnk=Shape(1, 128, 64))),
         (raster, Options(mnk=Shape(8192, 1, 64))),
+        (raster, Options(config=kernel(MULTICAST), gpu=board("H200"), mnk=Shape(2304, 384, 64))),
+        (raster, Options(config=kernel(TAIL), gpu=board("H200"))),
+        (raster, Options(config=kernel(f"{TMA_64}_split4"), gpu=board("RTX PRO 6000 Max-Q"))),
     ],
 )
 def test_texts_stay_inside_and_do_not_collide(module, options: Options) -> None:

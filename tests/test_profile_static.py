@@ -82,11 +82,51 @@ def test_a_batch_has_the_tiles_of_all_its_products() -> None:
     assert found.inside == pytest.approx(130 * 300 / (6 * 128 * 128))
 
 
-def test_a_persistent_grid_has_one_block_a_multiprocessor() -> None:
+def test_a_grid_of_one_block_a_multiprocessor_has_as_many_tiles_at_once() -> None:
     name = "128x256x64_s3_w64x64_persistent"
-    found = resident(code(100, 10_000), Config.parse(name), SQUARE, H200)
+    found = resident(code(100, 10_000), Config.parse(name), SQUARE, H200, most=1)
     assert found.blocks == 2
     assert (found.tiles, found.at_once) == (512, 132)
+
+
+def test_a_persistent_kernel_of_ours_has_all_blocks_that_fit() -> None:
+    # cudaOccupancyMaxActiveBlocksPerMultiprocessor says how many: with 98,352 bytes, two of 233,472.
+    name = "128x128x64_s3_w64x64_rotate_persistent_tail"
+    found = resident(code(228, 98_352, 128), Config.parse(name), SQUARE, H200)
+    assert (found.blocks, found.at_once) == (2, 264)
+
+
+@pytest.mark.parametrize(("parts", "at_once"), [(2, 132), (4, 66)])
+def test_a_tile_whose_k_is_split_takes_several_places(parts: int, at_once: int) -> None:
+    found = resident(code(125, 98_328), Config.parse(f"128x128x64_s3_w64x32_split{parts}"), SQUARE, H200)
+    assert (found.blocks, found.tiles, found.at_once) == (2, 1024, at_once)
+    assert found.waves == pytest.approx(1024 * parts / 264)
+
+
+def test_clusters_are_whole_at_the_edge() -> None:
+    # 17 columns of tiles are 9 pairs: the 8 blocks of the 18th compute nothing that lies inside C.
+    name = "256x128x64_s4_w64x64_producer_persistent_multicast"
+    found = resident(code(168, 196_672, 384), Config.parse(name), Case(Shape(2048, 17 * 128, 64)), H200, cluster=2)
+    assert (found.tiles, found.at_once, found.last_wave) == (8 * 18, 132, 12 / 132)
+    assert found.inside == pytest.approx(17 / 18)
+
+
+@pytest.mark.nvcc
+@pytest.mark.parametrize(
+    ("backend", "config", "at_once"),
+    [
+        ("cuda_tma", "256x128x64_s4_w64x64_producer_persistent_multicast", 132),
+        ("cuda_tma", "128x128x64_s3_w64x64_rotate_persistent_tail", 264),
+        ("cuda_tma", "128x128x64_s3_w64x32_split2", 132),
+        ("triton", "128x128x64_s3_w64x32", 264),
+        ("triton", "128x256x64_s3_w64x64_persistent", 132),
+    ],
+)
+def test_each_family_counts_its_blocks_in_its_own_way(backend: str, config: str, at_once: int) -> None:
+    case = Case(Shape(4096, 17 * 128, 4096), "fp16")
+    found = facts(hgemm.backends()[backend], config, case, H200)
+    assert found.at_once == at_once
+    assert found.tiles == {"256x128": 16 * 18, "128x128": 32 * 17, "128x256": 32 * 9}[config.rsplit("x", 2)[0][:7]]
 
 
 def test_where_nothing_fits_there_are_no_waves() -> None:

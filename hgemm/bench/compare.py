@@ -21,8 +21,12 @@ from hgemm.program import Parser
 
 EPILOG = """Verdicts: the 95% interval of the ratio of times lies beyond the margin (slower, faster), inside it (same)
 or across an end of it (ambiguous: measure more rounds); broken: timed in A, and no longer works in B; mended: the other
-way round. The margin must exceed what two runs of the same code differ by. Exit status: 0, or 1 if --fail-on matched,
-2 for a usage error or files that cannot be compared: another GPU, power limit, setting of torch, mode or duty cycle."""
+way round. What a run cut short, with too few rounds for an interval, is listed apart. The margin must exceed what two
+runs of the same code differ by. Where the multiprocessors counted the clock of each sample, times are compared at equal
+clocks, as far as each row follows its own; what is not known of that widens the interval. Code that
+draws more power lowers its own clock, which a ratio at equal clocks does not show: see the remark "clock 2.1% lower in
+B" and the plain ratio. Exit status: 0, or 1 if --fail-on matched, 2 for a usage error or files that cannot be compared:
+another GPU, power limit, setting of torch, mode or duty cycle."""
 
 FAIL_ON: dict[str, Callable[[Comparison], int]] = {
     "slower": lambda comparison: comparison.counts["slower"] + comparison.counts["broken"],
@@ -31,7 +35,7 @@ FAIL_ON: dict[str, Callable[[Comparison], int]] = {
     "different": lambda comparison: (
         len(comparison.changes) - comparison.counts["same"] - comparison.counts["ambiguous"]
     ),
-    "missing": lambda comparison: len(comparison.only_a),
+    "missing": lambda comparison: len(comparison.only_a) + len(comparison.cut_short_b),
 }
 """How many findings each word of --fail-on matches."""
 
@@ -49,12 +53,12 @@ def parser() -> Parser:
         default=(),
         metavar="slower,...",
         help=f"exit with status 1 if there is any: {', '.join(FAIL_ON)} (slower includes what broke, different "
-        "everything but same and ambiguous, missing what only A has)",
+        "everything but same and ambiguous, missing what only A has, or B cut short)",
     )
     parse.add_argument(
         "--no-control",
         action="store_true",
-        help="compare times as they are, not divided by the control's of the same round",
+        help="compare times as they are: at whatever clocks, and not divided by the control's of the same round",
     )
     parse.add_argument("--all", action="store_true", help="list what is the same, too")
     output = parse.add_mutually_exclusive_group()

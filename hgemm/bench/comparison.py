@@ -2,10 +2,10 @@
 
 The verdict is where the interval of the ratio lies. ``same``: inside the margin, that is between 1 / (1 + margin) and
 1 + margin. ``slower`` and ``faster``: outside it, on one side. ``ambiguous``: across an end of it; more rounds narrow
-it. The interval knows the scatter within each run. What changes from run to run (another capture, other addresses,
-another temperature) it cannot know, and that is the other task of the margin: it must exceed what two runs of the same
-code differ by, whatever the number of rounds. With a margin of 0 the verdict is a test of significance and nothing is
-``same``.
+it. The interval knows the scatter within each run, and how surely a row was seen to follow its clock. What changes from
+run to run (another capture, other addresses, another temperature) it cannot know, and that is the other task of the
+margin: it must exceed what two runs of the same code differ by, whatever the number of rounds. With a margin of 0 the
+verdict is a test of significance and nothing is ``same``.
 """
 
 from __future__ import annotations
@@ -27,6 +27,14 @@ Verdict = Literal["broken", "slower", "ambiguous", "same", "faster", "mended"]
 
 VERDICTS: tuple[Verdict, ...] = ("broken", "slower", "ambiguous", "same", "faster", "mended")
 """Worst first."""
+
+
+class Share(NamedTuple):
+    """How far a time follows the clock of the multiprocessors, from 0 to 1, with the ends of the interval."""
+
+    value: float
+    low: float
+    high: float
 
 
 class Contestant(NamedTuple):
@@ -77,6 +85,8 @@ class Change:
     us: tuple[float, float] | None = None
     """Median times of A and B."""
     remarks: tuple[str, ...] = ()
+    clock_share: Share | None = None
+    """By which its times were brought to equal clocks; None where they were not."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,9 @@ class Comparison:
     only_b: list[Missing] = field(default_factory=list)
     never_timed: list[Missing] = field(default_factory=list)
     """In both files, and without times in either."""
+    cut_short_a: list[Missing] = field(default_factory=list)
+    """In both files, and with too few rounds for an interval because A ended in the middle of the case."""
+    cut_short_b: list[Missing] = field(default_factory=list)
     means: list[Mean] = field(default_factory=list)
     control: Ratio | None = None
     """The control itself, over all cases: what changed between the runs whatever the code."""

@@ -1,24 +1,11 @@
-"""Pairs what two results files measured: case with case, contestant with contestant, sample with control.
-
-Every sample is first divided by the control's of the same round, so that whatever slows a round as a whole (the clock
-above all) cancels, within a run and between two. Round by round, and not by the control's median: the error of a median
-is common to all samples of the case and so shows in no interval, and it does not follow a clock that drifts.
-
-Before that, what a launch costs is made equal. From one kernel of a graph to the next the device takes a microsecond or
-two, which a busy host or another state of the machine changes by a third of one, for everybody alike: 10% of the
-shortest products. So each round also times a launch of nothing, and as much as that differs from its median over both
-runs is taken off every sample, once for each kernel that a call launches.
-
-The ratios of one run then face those of the other, because round 3 of one run has nothing to do with round 3 of the
-other: ``hgemm.bench.statistics.shift`` of their logarithms says how far apart they are, with an interval.
-"""
+"""Pairs what two results files measured: case with case, contestant with contestant; ``hgemm.bench.comparison_ratio``
+says what the times of a pair differ by."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from hgemm.bench.comparison import (
@@ -32,10 +19,12 @@ from hgemm.bench.comparison import (
     Ratio,
     Verdict,
 )
+from hgemm.bench.comparison_clocks import FEWEST_ROUNDS
+from hgemm.bench.comparison_ratio import Control, change_of, launches
 from hgemm.bench.comparison_rules import Incomparable, differences, mode_of, refuse_unlike
-from hgemm.bench.metrics import LAUNCH, clock_mhz, find_row, label, throttled, timed_rows
-from hgemm.bench.schema import CaseResult, Results, Row, Timing
-from hgemm.bench.statistics import NOISY_CV, Shift, mean_interval, shift
+from hgemm.bench.metrics import clock_mhz, label, timed_rows
+from hgemm.bench.schema import CaseResult, Results, Row
+from hgemm.bench.statistics import Shift, mean_interval, shift
 from hgemm.bench.tables import title
 
 SHORT_US = 50.0
@@ -66,14 +55,16 @@ def compare(a: Results, b: Results, *, margin: float = 0.01, control: bool = Tru
             "plain times are compared: those of mode e2e are the host's, the control's the device's"
         )
     common = _common_cases(comparison, a, b)
-    yardsticks = [_controls(*cases) if comparison.controlled else None for cases in common]
-    for cases, yardstick in zip(common, yardsticks, strict=True):
-        _compare_case(comparison, *cases, None if isinstance(yardstick, str) else yardstick)
+    controls = [_control(*cases) if comparison.controlled else None for cases in common]
+    for cases, found in zip(common, controls, strict=True):
+        _compare_case(comparison, *cases, None if isinstance(found, str) else found)
     if not comparison.changes:
-        raise Incomparable("A and B have no contestant in common that was timed in either")
-    _describe_control(comparison, yardsticks)
+        cut_short = bool(comparison.cut_short_a or comparison.cut_short_b)
+        why = "but what was cut short; a larger --budget has more rounds" if cut_short else "that was timed in either"
+        raise Incomparable(f"A and B have no contestant in common {why}")
+    _describe_control(comparison, controls)
     short = any(change.us and min(change.us) < SHORT_US for change in comparison.changes)
-    if comparison.controlled and short and a != b and not any(map(_launches, common)):
+    if comparison.controlled and short and a != b and not any(map(launches, common)):
         comparison.notes.append(
             "A or B has no launches of nothing, so short products differ by what the cost of a launch differs"
         )
@@ -98,26 +89,33 @@ def _common_cases(comparison: Comparison, a: Results, b: Results) -> list[tuple[
     return common
 
 
-def _describe_control(comparison: Comparison, yardsticks: Sequence[tuple[Timing, Timing] | str | None]) -> None:
-    """The ratio of the control itself, and where it could not be used."""
-    ratios = [
-        Ratio.of_logarithms(shift(*map(_logarithms, yardstick), confidence=CONFIDENCE))
-        for yardstick in yardsticks
-        if isinstance(yardstick, tuple)
-    ]
-    if ratios:
-        comparison.control = _geometric_mean(ratios)
-        if abs(math.log(comparison.control.value)) > math.log1p(comparison.margin):
+def _describe_control(comparison: Comparison, controls: Sequence[Control | str | None]) -> None:
+    """The ratio of the control itself, and where it or its clocks could not be used."""
+    used = [control for control in controls if isinstance(control, Control)]
+    if used:
+        shifts = (shift(*([*of_run.values()] for of_run in control.times), confidence=CONFIDENCE) for control in used)
+        comparison.control = _geometric_mean([*map(Ratio.of_logarithms, shifts)])
+        changed = abs(math.log(comparison.control.value)) > math.log1p(comparison.margin)
+        if changed and any(change.ratio and change.clock_share is None for change in comparison.changes):
             comparison.notes.append(
                 "the control itself changed by more than the margin, so the runs had different clocks: what does not "
                 "follow the clock of the multiprocessors, such as a product bound by memory, is judged better by "
-                "--no-control"
+                "--no-control where its own clock was not counted"
             )
-    for why, count in Counter(yardstick for yardstick in yardsticks if isinstance(yardstick, str)).items():
-        comparison.notes.append(f"plain times are compared in {count} case{'s' * (count > 1)}: {why}")
+    if doubtful := sum(control.doubtful for control in used):
+        comparison.notes.append(
+            f"the counted clocks are not used in {_cases(doubtful)}: the control does not follow them, so they are not "
+            "those of the samples"
+        )
+    for why, count in Counter(control for control in controls if isinstance(control, str)).items():
+        comparison.notes.append(f"plain times are compared in {_cases(count)}: {why}")
 
 
-def _compare_case(comparison: Comparison, a: CaseResult, b: CaseResult, controls: tuple[Timing, Timing] | None) -> None:
+def _cases(count: int) -> str:
+    return f"{count} case{'s' * (count > 1)}"
+
+
+def _compare_case(comparison: Comparison, a: CaseResult, b: CaseResult, control: Control | None) -> None:
     rows_a, rows_b = _contestants(a), _contestants(b)
     for who in dict.fromkeys([*rows_a, *rows_b]):
         row_a, row_b = rows_a.get(who), rows_b.get(who)
@@ -126,7 +124,9 @@ def _compare_case(comparison: Comparison, a: CaseResult, b: CaseResult, controls
             assert row is not None
             missing.append(Missing(a, who[0], False, _why(row)))
         elif row_a.timing and row_b.timing:
-            comparison.changes.append(_timed(comparison.margin, (a, b), who[0], (row_a, row_b), controls))
+            change = change_of((a, b), who[0], (row_a, row_b), control, comparison.margin)
+            if not _cut_short(comparison, change, (a, row_a), (b, row_b)):
+                comparison.changes.append(change)
         elif row_a.timing is None and row_b.timing is None:
             reasons = dict.fromkeys((_why(row_a), _why(row_b)))
             comparison.never_timed.append(Missing(a, who[0], False, "; in B: ".join(reasons)))
@@ -139,75 +139,21 @@ def _compare_case(comparison: Comparison, a: CaseResult, b: CaseResult, controls
                 comparison.changes.append(Change(a, who[0], verdict, remarks=(_why(untimed),)))
 
 
-def _timed(
-    margin: float,
-    cases: tuple[CaseResult, CaseResult],
-    who: Contestant,
-    rows: tuple[Row, Row],
-    controls: tuple[Timing, Timing] | None,
-) -> Change:
-    a, b = rows[0].timing, rows[1].timing
-    assert a and b
-    plain = _logarithms(a), _logarithms(b)
-    remarks = [] if a.timer == b.timer else [f"timed by {a.timer} in A and by {b.timer} in B"]
-    if controls:
-        launches = _launches(cases) or ({}, {})
-        excesses = [
-            {number: len(row.kernels or (None,)) * us for number, us in of_run.items()}
-            for row, of_run in zip(rows, launches, strict=True)
-        ]
-        used = _over_control(a, controls[0], excesses[0]), _over_control(b, controls[1], excesses[1])
-    else:
-        used = plain
-    if not all(used):
-        remarks.append("no round has the control: plain times")
-        used = plain
-    ratio, plain_ratio = (Ratio.of_logarithms(shift(*logs, confidence=CONFIDENCE)) for logs in (used, plain))
-    for name, timing, samples in zip("AB", (a, b), used, strict=True):
-        if len(samples) < len(timing.samples_us):
-            remarks.append(f"the control has {len(samples)} of the {len(timing.samples_us)} rounds of {name}")
-        if len(samples) > 1 and statistics.stdev(samples) > NOISY_CV:
-            remarks.append(f"noisy in {name}")
-        if held := throttled(timing):
-            remarks.append(f"{held} of {len(timing.samples_us)} throttled in {name}")
-    if math.isinf(ratio.high):
-        remarks.append(f"too few rounds for an interval: {len(used[0])} and {len(used[1])}")
-    us = statistics.median(a.samples_us), statistics.median(b.samples_us)
-    return Change(cases[0], who, ratio.verdict(margin), ratio, plain_ratio.value, us, tuple(remarks))
+def _cut_short(comparison: Comparison, change: Change, a: tuple[CaseResult, Row], b: tuple[CaseResult, Row]) -> bool:
+    """Whether there is no interval because a run ended in the middle of the case, and files it so."""
+    if change.ratio and math.isfinite(change.ratio.high):
+        return False
+    cut = False
+    for (case, row), missing in ((a, comparison.cut_short_a), (b, comparison.cut_short_b)):
+        rounds = len(row.timing.samples_us) if row.timing else 0
+        if not case.complete and rounds < FEWEST_ROUNDS:
+            missing.append(Missing(case, change.contestant, False, f"{rounds} round{'s' * (rounds > 1)}"))
+            cut = True
+    return cut
 
 
-def _logarithms(timing: Timing) -> list[float]:
-    return [math.log(us) for us in timing.samples_us]
-
-
-def _over_control(timing: Timing, control: Timing, excess: Mapping[int, float]) -> list[float]:
-    """Logarithms of the samples over the control's, of the rounds that both have; ``excess``: microseconds that a call
-    spent on launching beyond the usual, by round, which the samples are freed of."""
-    by_round = dict(zip(control.rounds, control.samples_us, strict=True))
-    return [
-        math.log((us - excess.get(number, 0.0)) / by_round[number])
-        for number, us in zip(timing.rounds, timing.samples_us, strict=True)
-        if number in by_round and us > excess.get(number, 0.0)
-    ]
-
-
-def _launches(cases: tuple[CaseResult, CaseResult]) -> tuple[Mapping[int, float], Mapping[int, float]] | None:
-    """How much longer a launch of nothing took than the median of both runs, in A and in B, in microseconds by round;
-    None if either has none."""
-    found = [
-        dict(zip(row.timing.rounds, row.timing.samples_us, strict=True))
-        for case in cases
-        if (row := find_row(case, LAUNCH, "roof")) and row.timing
-    ]
-    if len(found) < len(cases):
-        return None
-    usual = statistics.median([*found[0].values(), *found[1].values()])
-    a, b = ({number: us - usual for number, us in of_run.items()} for of_run in found)
-    return a, b
-
-
-def _controls(a: CaseResult, b: CaseResult) -> tuple[Timing, Timing] | str:
-    """The control's times in A and in B, or why they cannot stand for each other."""
+def _control(a: CaseResult, b: CaseResult) -> Control | str:
+    """The control in A and in B, or why they cannot stand for each other."""
     rows = timed_rows(a, "control"), timed_rows(b, "control")
     for name, found in zip("AB", rows, strict=True):
         if not found:
@@ -220,7 +166,7 @@ def _controls(a: CaseResult, b: CaseResult) -> tuple[Timing, Timing] | str:
         kernels = [tuple(kernel.name for kernel in row.kernels or ()) for row in (row_a, row_b)]
         if kernels[0] != kernels[1]:
             return "their controls ran different kernels"
-    return row_a.timing, row_b.timing
+    return Control.of((row_a.timing, row_b.timing))
 
 
 def _means(comparison: Comparison) -> list[Mean]:

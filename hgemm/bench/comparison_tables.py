@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -75,6 +76,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
                 "ratio": _ratio_document(change.ratio),
                 "plain_ratio": change.plain,
                 "us": list(change.us) if change.us else None,
+                "clock_share": change.clock_share._asdict() if change.clock_share else None,
                 "remarks": list(change.remarks),
             }
             for change in comparison.changes
@@ -98,7 +100,8 @@ def _case(case: CaseResult) -> dict[str, Any]:
 
 
 def _missing(comparison: Comparison) -> dict[str, list[Missing]]:
-    return {"only_a": comparison.only_a, "only_b": comparison.only_b, "never_timed": comparison.never_timed}
+    names = ("only_a", "only_b", "never_timed", "cut_short_a", "cut_short_b")
+    return {name: getattr(comparison, name) for name in names}
 
 
 def _ratio_document(ratio: Ratio | None) -> dict[str, float | None] | None:
@@ -117,7 +120,7 @@ def _summary(comparison: Comparison) -> list[str]:
         value, interval = _ratio(comparison.control)
         bounds = interval if math.isfinite(comparison.control.high) else "no interval"
         lines.append(
-            f"control: {value} ({bounds}), and every time is divided by it, round by round; "
+            f"control: {value} ({bounds}), and every time is divided by it, round by round{_clocks(comparison)}; "
             f"median clock {clocks[0]} in A, {clocks[1]} in B"
         )
     elif not comparison.controlled:
@@ -127,6 +130,13 @@ def _summary(comparison: Comparison) -> list[str]:
         found = (f"{entry.name} {_short(entry.a)} -> {_short(entry.b)}" for entry in comparison.differences)
         lines.append("differs, A -> B: " + "; ".join(found))
     return lines
+
+
+def _clocks(comparison: Comparison) -> str:
+    """How much was compared at equal clocks."""
+    timed = [change for change in comparison.changes if change.ratio]
+    equal = sum(change.clock_share is not None for change in timed)
+    return "" if not equal else ", at equal clocks" + (f" in {equal} of {len(timed)}" if equal < len(timed) else "")
 
 
 def _shown(comparison: Comparison, everything: bool) -> list[Change]:
@@ -166,6 +176,12 @@ def _remainder(comparison: Comparison) -> list[str]:
         cases = dict.fromkeys(title(entry.case) for entry in missing if entry.whole_case)
         lines += [f"{where}: the whole case {case}" for case in cases]
         lines += _grouped(where, [entry for entry in missing if not entry.whole_case])
+    for where, missing in (("cut short in A", comparison.cut_short_a), ("cut short in B", comparison.cut_short_b)):
+        short = Counter((title(entry.case), entry.remark) for entry in missing)
+        lines += [
+            f"{where}: {count} contestant{'s' * (count > 1)} in {case} ({remark})"
+            for (case, remark), count in short.items()
+        ]
     return lines + _grouped("timed in neither", comparison.never_timed)
 
 

@@ -28,6 +28,8 @@ class Rung:
 _ROTATE = "cuda_tma:256x128x64_s4_w64x64_rotate"
 _PERSISTENT = f"{_ROTATE}_persistent"
 _STORED = "cuda_tma:256x128x64_s3_w64x64_rotate_persistent_store-tma"
+_PRODUCER = "cuda_tma:256x128x64_s4_w64x64_producer"
+_PRODUCER_STORED = "cuda_tma:256x128x64_s3_w64x64_producer_persistent_store-tma"
 _LARGER_WARP_TILE = "cuda_tma:192x256x64_s4_w96x64_rotate_persistent"
 
 RUNGS = (
@@ -39,10 +41,12 @@ RUNGS = (
     Rung("warp tile 64x64, 2 stages", "cuda_tma:128x256x64_s2_w64x64"),
     Rung("four stages", "cuda_tma:256x128x64_s4_w64x64"),
     Rung("TMA issued by warps in turn", _ROTATE),
-    Rung("or by a producer warp", "cuda_tma:256x128x64_s4_w64x64_producer", "cuda_tma:256x128x64_s4_w64x64"),
+    Rung("or by a producer warp", _PRODUCER, "cuda_tma:256x128x64_s4_w64x64"),
     Rung("persistent", _PERSISTENT, _ROTATE),
-    Rung("or with a producer warp", "cuda_tma:256x128x64_s4_w64x64_producer_persistent", _ROTATE),
+    Rung("or with a producer warp", f"{_PRODUCER}_persistent", _PRODUCER),
+    Rung("A sent to two blocks at once", f"{_PRODUCER}_persistent_multicast", f"{_PRODUCER}_persistent"),
     Rung("C stored by TMA", _STORED, _PERSISTENT),
+    Rung("or beside a producer warp", _PRODUCER_STORED, f"{_PRODUCER}_persistent"),
     Rung("last wave split along K", f"{_PERSISTENT}_tail", _PERSISTENT),
     Rung("C stored by TMA, last wave split", f"{_STORED}_tail", _STORED),
     Rung("warp tile 96x64", _LARGER_WARP_TILE, _PERSISTENT),

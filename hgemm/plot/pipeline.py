@@ -20,6 +20,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from hgemm.plot import style
 from hgemm.plot.mechanism import Functions, Kernel, Options, Picture, footer, kernel
+from hgemm.plot.source import NothingToDraw
 
 K_TILES = 8
 LANE_INCHES = 0.27
@@ -121,9 +122,15 @@ def run(chosen: Kernel, schedule: str) -> Run:
 
 
 def picture(options: Options) -> Picture:
-    """cp.async with 2 and 3 stages and TMA with 3; a chosen configuration lazily and eagerly. Raises BuildError."""
+    """cp.async with 2 and 3 stages and TMA with 3; a chosen configuration lazily and eagerly. Raises BuildError, and
+    NothingToDraw for blocks that share tiles: while one waits for the other, its steps stand still."""
     wanted = [(kernel(name), schedule) for name, schedule in DEFAULT]
     if options.config:
+        if (cluster := options.config.config.config.cluster) > 1:
+            raise NothingToDraw(
+                f"{options.config.label}: {cluster} blocks fill each other's stages, and the clock of this picture is "
+                "one block's; take another --config"
+            )
         wanted = [(options.config, "lazy"), (options.config, "eager")]
     runs = [run(chosen, schedule) for chosen, schedule in wanted]
     return Picture(_figure(runs), {"runs": [_facts(each) for each in runs]})

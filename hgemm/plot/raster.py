@@ -13,6 +13,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
+from hgemm import occupancy
 from hgemm.bench.suites import Shape
 from hgemm.cuda_kernels.inspect_code import resident_blocks
 from hgemm.devices import Device
@@ -30,7 +31,7 @@ SMALLEST_NUMBER = 5.5
 """Points: where numbers of the tiles would be smaller, the waves are named instead."""
 RASTER_STEP = 8
 MOST_NAMED = 40
-BAR_INCHES, MOST_BARS = 0.24, 20
+BAR_INCHES, REMARK_INCHES, MOST_BARS = 0.24, 0.145, 20
 
 COLOURS = ("#cfe3f3", "#f6dcb4", "#bfe3d6", "#eed3e2", "#dddddd", "#f2eeb0")
 """Of the waves, pale enough for black numbers, over and over; hatching and names tell them apart without colour."""
@@ -44,14 +45,16 @@ class Waves:
     device: Device
     shape: Shape
     order: tuple[tuple[int, int], ...]
-    """Row and column, in tiles, that block 0, 1, 2, ... computes."""
+    """Row and column, in tiles, of what is begun as number 0, 1, 2, ..."""
     blocks: int
     """That a multiprocessor holds at once."""
 
     @property
     def size(self) -> int:
-        """Blocks that run at once."""
-        return self.device.multiprocessors * self.blocks
+        """Tiles that are computed at once. Where K is split the blocks of a cluster have one together."""
+        config = self.kernel.config.config
+        reached = occupancy.reached(max(config.parts, config.cluster), self.device.multiprocessors)
+        return reached * self.blocks // config.parts
 
     @property
     def count(self) -> int:
@@ -59,7 +62,7 @@ class Waves:
 
     @property
     def filled(self) -> tuple[int, ...]:
-        """Blocks in each wave."""
+        """Tiles in each wave."""
         return tuple(min(self.size, len(self.order) - first) for first in range(0, len(self.order), self.size))
 
     @property
@@ -69,7 +72,7 @@ class Waves:
 
     @property
     def tiles(self) -> tuple[int, int]:
-        """Rows and columns of tiles."""
+        """Rows and columns of tiles, those outside of C included that clusters have at its edge."""
         return max(row for row, _ in self.order) + 1, max(column for _, column in self.order) + 1
 
 
@@ -83,19 +86,25 @@ def waves(functions: Functions, device: Device, shape: Shape) -> Waves:
         )
         raise NothingToDraw(f"{chosen.family.backend} needs compute capability {needed}, {device.title} has {found}")
     # The compiler keeps to the registers that let the intended blocks fit; more are not counted on.
-    room = resident_blocks(device.compute_capability, 1, chosen.config.shared_bytes, config.threads)
+    room = resident_blocks(device.compute_capability, 1, chosen.config.shared_bytes, chosen.config.threads)
     if room == 0:
         raise NothingToDraw(
             f"{chosen.label} needs {chosen.config.shared_bytes:,} bytes of shared memory a block, more than "
             f"{device.title} has; take another --config"
         )
-    tiles_m, tiles_n = -(-shape.M // config.tile_m), -(-shape.N // config.tile_n)
+    tiles_m, tiles_n = config.tiles(shape.M, shape.N)
     if tiles_m * tiles_n > MOST_TILES:
         raise NothingToDraw(
             f"{shape.M} x {shape.N} is {tiles_m * tiles_n:,} tiles of {config.tile_m} x {config.tile_n}, and a picture "
             f"shows at most {MOST_TILES:,}; take a smaller --mnk"
         )
-    order = tuple(functions.raster(index, tiles_m, tiles_n) for index in range(tiles_m * tiles_n))
+    # The blocks of a cluster are side by side in C, and in the order as if their tiles were one: see raster.cuh.
+    order = tuple(
+        (row, column * config.cluster + rank)
+        for index in range(tiles_m * tiles_n // config.cluster)
+        for row, column in [functions.raster(index, tiles_m, tiles_n // config.cluster)]
+        for rank in range(config.cluster)
+    )
     return Waves(chosen, device, shape, order, min(room, chosen.config.blocks_per_multiprocessor))
 
 
@@ -106,7 +115,8 @@ def picture(options: Options) -> Picture:
     rows, columns = found.tiles
     cell = min(MAP_INCHES / columns, MAP_INCHES / rows, 0.6)
     names = _bar_names(found)
-    top, bottom, left = 0.98, 0.86, 0.5
+    remarks = _remarks(found)
+    top, bottom, left = 0.98, 0.86 + REMARK_INCHES * len(remarks), 0.5
     height = top + max(cell * rows, BAR_INCHES * (len(names) + 1)) + bottom
     with style.context(), mpl.rc_context({"hatch.linewidth": 0.7}):
         figure = style.new_figure(height)
@@ -122,7 +132,7 @@ def picture(options: Options) -> Picture:
         figure.text(
             (bars - name_inches) / style.WIDTH_INCHES,
             (height - top + 0.06) / height,
-            "how full each wave is, and its blocks",
+            "how full each wave is, and its tiles",
             fontsize=8.5,
         )
         figure.text(
@@ -133,16 +143,11 @@ def picture(options: Options) -> Picture:
             fontweight="bold",
             va="top",
         )
-        config, blocks = chosen.config.config, f"{found.blocks} block{'s' * (found.blocks > 1)}"
-        style.title(
-            figure,
-            _heading(found),
-            f"{rows} x {columns} tiles of {config.tile_m} x {config.tile_n}; "
-            f"{found.device.multiprocessors} multiprocessors x {blocks} = {found.size} tiles at a time, a wave",
-        )
+        style.title(figure, _heading(found), _subtitle(found))
         footer(
             figure,
             f"{_legend(found, 72 * cell)} As if all tiles took equally long.",
+            *remarks,
             "Blocks a multiprocessor: what the kernel is compiled for, where shared memory has room for them.",
             chosen.label,
         )
@@ -156,6 +161,25 @@ def _heading(found: Waves) -> str:
     return f"Waves of tiles, {found.device.title}, {product}: {which} {_percent(found.filled[-1] / found.size)} full"
 
 
+def _subtitle(found: Waves) -> str:
+    (rows, columns), config = found.tiles, found.kernel.config.config
+    blocks = f"{found.blocks} block{'s' * (found.blocks > 1)}"
+    places = f"{found.device.multiprocessors} multiprocessors x {blocks} = {found.size} tiles at a time, a wave"
+    if config.parts > 1:
+        places = f"{found.size} tiles at a time, a wave, each by a cluster of {config.parts} blocks"
+    return f"{rows} x {columns} tiles of {config.tile_m} x {config.tile_n}; {places}"
+
+
+def _remarks(found: Waves) -> list[str]:
+    """What is different about tiles that are not a block's alone."""
+    remarks, config = [], found.kernel.config.config
+    if (found.tiles[1] - 1) * config.tile_n >= found.shape.N:
+        remarks.append("The last column lies outside of C: its blocks copy for their neighbours and store nothing.")
+    if "tail" in config.flags and found.filled[-1] < found.size:
+        remarks.append("The tiles of the last wave are cut along K and shared out among all blocks, where that pays.")
+    return remarks
+
+
 def _percent(share: float) -> str:
     """Whole percents, and 100% only for all."""
     if share < 1 and round(100 * share) == 100:
@@ -165,8 +189,8 @@ def _percent(share: float) -> str:
 
 def _legend(found: Waves, cell_points: float) -> str:
     if _number_size(found, cell_points):
-        return "Numbers are blocks, which start in this order."
-    return "Numbers are waves; the line follows the blocks of the first one in the order in which they start."
+        return "Numbers are the order in which tiles are begun."
+    return "Numbers are waves; the line follows the tiles of the first one in the order in which they are begun."
 
 
 def _facts(found: Waves) -> dict[str, Any]:

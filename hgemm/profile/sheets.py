@@ -76,11 +76,20 @@ RESOURCES = (
     Column("limited by", "what of a multiprocessor is used up first: less of it a block would let another one in"),
 )
 TILES = (
-    Column("tiles", "tiles of C, one a block, or one after the other where the grid is persistent"),
+    Column(
+        "tiles",
+        "tiles of C, one a block, or one after the other where the grid is persistent; a cluster's if K is split",
+    ),
     Column("at once", "tiles that all multiprocessors work on together"),
     Column("waves", "tiles for each place: the time is that of the next whole number"),
-    Column("last wave", "places taken in the last wave: what is missing from 100% idles while it runs"),
-    Column("inside C", "computed elements that lie inside C: the rest is the overhang of tiles at the edges"),
+    Column(
+        "last wave",
+        "places taken in the last wave: the rest idles while it runs, unless its tiles are shared out (tail)",
+    ),
+    Column(
+        "inside C",
+        "computed elements that lie inside C: the rest is the overhang of tiles, and of clusters, at the edges",
+    ),
 )
 LOOP = (
     Column("HMMA", "tensor-core products of a warp (mma.sync) in one pass through the main loop"),

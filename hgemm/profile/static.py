@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 
-from hgemm import baselines, devices
+from hgemm import baselines, devices, occupancy
 from hgemm.arrangement import Arrangement, arrange_operands
 from hgemm.backends import Backend
 from hgemm.bench.suites import Case
@@ -101,19 +102,24 @@ def facts(backend: Backend, config: str | None, case: Case, gpu: Gpu) -> Facts:
         known = ", ".join(sorted(architectures.of_capability(capability) for capability in devices.LIMITS))
         raise NoFacts(f"the limits of architecture {gpu.architecture} are not known; there are {known}")
     if backend.name in CUDA_FAMILIES and config is not None:
-        return resident(_cuda(CUDA_FAMILIES[backend.name], config, case, gpu), Config.parse(config), case, gpu)
+        parsed = Config.parse(config)
+        cluster = max(parsed.parts, parsed.cluster)
+        return resident(_cuda(CUDA_FAMILIES[backend.name], config, case, gpu), parsed, case, gpu, cluster=cluster)
     if backend.name in TRITON_FAMILIES and config is not None:
-        return resident(_triton(backend, config, case, gpu), Config.parse(config), case, gpu)
+        parsed = Config.parse(config)
+        most = 1 if "persistent" in parsed.flags or "specialized" in parsed.flags else None
+        return resident(_triton(backend, config, case, gpu), parsed, case, gpu, most=most)
     if backend.name in {baseline.name for baseline in baselines.backends()}:
         raise NoFacts("no static facts: a closed library, whose kernel is chosen when it is called; counters name it")
     raise NoFacts(f"no static facts: how {backend.name} is compiled is not known here")
 
 
-def resident(code: Code, config: Config, case: Case, gpu: Gpu) -> Facts:
-    """What a multiprocessor holds of a kernel, and how the tiles of the case are dealt out.
+def resident(code: Code, config: Config, case: Case, gpu: Gpu, *, cluster: int = 1, most: int | None = None) -> Facts:
+    """What a multiprocessor holds of a kernel whose blocks come in clusters of ``cluster``, and how the tiles of the
+    case are dealt out.
 
-    A wave is as many tiles as the GPU works on together: on each multiprocessor as many as blocks fit, or one where the
-    grid is persistent, one block a multiprocessor that takes tile after tile.
+    A wave is as many tiles as the GPU works on together: on each multiprocessor as many as blocks fit, or ``most``
+    where the grid has no more, as Triton's persistent ones with one. Where K is split several blocks have one tile.
     """
     limits = devices.LIMITS[gpu.capability]
     room = inspect_code.block_limits(gpu.capability, code.registers, code.shared_bytes, code.threads)
@@ -121,9 +127,10 @@ def resident(code: Code, config: Config, case: Case, gpu: Gpu) -> Facts:
     limited_by = ", ".join(name for name, count in room.items() if count == blocks)
     warps = blocks * -(-code.threads // THREADS_PER_WARP)
     M, N = case.shape.M, case.shape.N
-    tiles_of_one = -(-M // config.tile_m) * -(-N // config.tile_n)
+    tiles_of_one = math.prod(config.tiles(M, N))
     tiles = case.shape.batch * tiles_of_one
-    at_once = gpu.multiprocessors * (min(blocks, 1) if "persistent" in config.flags else blocks)
+    running = occupancy.reached(cluster, gpu.multiprocessors) * (blocks if most is None else min(blocks, most))
+    at_once = running // config.parts
     return Facts(
         gpu=gpu,
         code=code,
