@@ -251,7 +251,7 @@ def _gluon_missing(module: str) -> str | None:
     except (ImportError, AttributeError) as error:
         return (
             f"Triton {triton.__version__} lacks a part of Gluon that it uses ({error}); it is known to work with "
-            f"Triton 3.6, 3.7 and 3.9"
+            f"Triton 3.6 to 3.9"
         )
     return None
 

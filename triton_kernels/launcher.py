@@ -2,7 +2,7 @@
 
 ``kernel[grid](...)`` describes every argument, looks its compiled form up by a key made of text, and compares globals,
 in each call. Here the caller names the form, and what Triton compiled for it is launched as it is. This module, and
-``tensor_maps`` for it, alone rely on what Triton does not document, the same in 3.6, 3.7 and 3.9:
+``tensor_maps`` for it, alone rely on what Triton does not document, the same in 3.6 to 3.9:
 
 - ``JITFunction.warmup(*arguments, grid=, **options)`` compiles, launches nothing and returns a ``CompiledKernel``;
 - ``CompiledKernel[grid](*arguments)`` launches it on all the kernel's arguments, a constant's place being passed over;
@@ -189,7 +189,12 @@ class Launch:
 
 
 Order = Literal["scratch first", "scratch last"]
-_ORDERS: dict[str, Order] = {"3.6": "scratch first", "3.7": "scratch last", "3.9": "scratch last"}
+_ORDERS: dict[str, Order] = {
+    "3.6": "scratch first",
+    "3.7": "scratch last",
+    "3.8": "scratch last",
+    "3.9": "scratch last",
+}
 
 
 def _order(run: Any) -> Order | None:

@@ -3,7 +3,7 @@
 For a ``TensorDescriptor`` the C function that launches kernels takes a tensor map, then its shape and its strides.
 ``CudaLauncher.launch`` encodes that anew in each call. But where only addresses change, a tensor map depends on nothing
 but the address, whichever tensor lies there. This module, for ``launcher``, relies on what Triton does not document,
-the same in 3.6, 3.7 and 3.9 but for one name:
+the same in 3.6 to 3.9 but for one name:
 
 - ``CudaLauncher.launch`` of a kernel with descriptors is a closure over the C function, as ``launcher``;
 - ``CompiledKernel.metadata.tensordesc_meta`` tells of each descriptor, in their order, what the kernel expects;
