@@ -137,6 +137,8 @@ class Stacks {
     for (size_t i = 0; i < count; ++i) mprotect(memory_ + i * (BYTES + page_), page_, PROT_NONE);
   }
 
+  size_t count() const { return count_; }
+
   // A fiber that starts in `entry`, which never returns.
   Fiber make_fiber(size_t index, void (*entry)()) const {
     uint8_t* bottom = memory_ + index * (BYTES + page_) + page_;

@@ -61,6 +61,9 @@ class Group {
   [[noreturn]] void stop(Lane& lane);
   bool cancelled() const;
 
+  // Those of all threads of the largest launch so far.
+  size_t stacks() const { return stacks_.count(); }
+
   // The calling lane meets the other threads at a bar.sync.
   void meet(Lane& lane, uint32_t number, uint32_t threads, Operation operation, const Site& site);
   // The blocks of a block's cluster, its place among them, and the barrier at which their threads meet.

@@ -33,9 +33,13 @@ class DefaultArithmetic {
   fenv_t saved_;
 };
 
-// Groups that are not at work. Their stacks and shadows are large, and most launches are small.
+// Groups that are not at work. Their stacks and shadows are large, and most launches are small. Those of many blocks
+// are let go: every stack is two mappings, Linux gives a process 65,530, and each unit of kernels has a pool of its
+// own.
 class GroupPool {
  public:
+  static constexpr size_t MOST_STACKS = 384;  // of a group that is kept: the threads of the largest block
+
   std::unique_ptr<Group> take() {
     const std::lock_guard<std::mutex> guard(mutex_);
     if (idle_.empty()) return std::make_unique<Group>();
@@ -44,6 +48,7 @@ class GroupPool {
     return group;
   }
   void give_back(std::unique_ptr<Group> group) {
+    if (group->stacks() > MOST_STACKS) return;
     const std::lock_guard<std::mutex> guard(mutex_);
     idle_.push_back(std::move(group));
   }
