@@ -7,7 +7,8 @@ from hgemm.devices import Rates
 RESERVED_SHARED_BYTES = 1024  # by the system, for each resident block
 
 # A cluster's blocks run within one of the device's own clusters of multiprocessors (GPC): an H200 has 132 in 8. They
-# are in pairs, and of the others as many are left over as do not fill a cluster: on average half of what it lacks.
+# are in pairs; of the others as many are left over as do not fill a cluster. How many each GPC has is not printed: an
+# estimate is half of what a cluster has beyond a pair.
 MULTIPROCESSORS_OF_GPC = 16.5
 
 

@@ -264,3 +264,15 @@ def test_a_long_reason_is_cut() -> None:
 def test_the_digest_of_the_sources_is_stable() -> None:
     assert sources_digest() == sources_digest()
     assert len(sources_digest()) == 64
+
+
+def test_the_digest_is_of_the_kernels_and_not_of_the_emulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = tmp_path / "cuda_kernels"
+    (kernels / "emulator").mkdir(parents=True)
+    monkeypatch.setattr("hgemm.sources._PACKAGE", tmp_path)
+    (kernels / "tma.cuh").write_text("one")
+    before = sources_digest()
+    (kernels / "emulator" / "session.cpp").write_text("one")
+    assert sources_digest() == before
+    (kernels / "tma.cuh").write_text("two")
+    assert sources_digest() != before
