@@ -19,9 +19,9 @@ namespace hgemm {
 // The workspace holds tiles of sums, in slots, as they lie in the registers of a block that computes them: piece after
 // piece, a piece being 16 rows of a warp tile, and of a piece fragment after fragment, 16 bytes a lane. What lies in
 // rows past the last of C, or in a piece right of it, is neither written nor read.
-template <class Tile>
+template <class Tile, int Cluster>
 struct Pieces {
-  static constexpr int TILE_M = Tile::TILE_M, TILE_N = Tile::TILE_N;
+  static constexpr int TILE_M = Tile::TILE_M, TILE_N = Tile::TILE_N, CLUSTER = Cluster;
   static constexpr int OF_WARP = Tile::WARP_M / 16;
   static constexpr int COUNT = Tile::WARPS * OF_WARP;  // in a tile
   static constexpr int FRAGMENTS = Tile::WARP_N / 8;
@@ -63,9 +63,11 @@ struct Pieces {
 };
 
 template <class Config>
-using PiecesOf = Pieces<TileShape<Config::TILE_M, Config::TILE_N, 64, 1, Config::WARP_M, Config::WARP_N>>;
+using PiecesOf =
+    Pieces<TileShape<Config::TILE_M, Config::TILE_N, 64, 1, Config::WARP_M, Config::WARP_N>, Config::CLUSTER>;
 
-// Where the parts of one tile lie, one slot behind the other in the order of K.
+// Where the parts of one tile lie, one slot behind the other in the order of K. Where blocks share tiles of A, a slot
+// is as many as there are blocks in a cluster, side by side.
 struct Slots {
   int64_t first;
   uint32_t count;
@@ -83,8 +85,10 @@ add_parts(const Output c, const Cut cut, const uint32_t pieces) {
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   const uint32_t index = ptx::block_index() * ADDING_WARPS + warp;
   if (index >= pieces) return;
-  const uint32_t cut_tile = index / Pieces::COUNT, piece = index % Pieces::COUNT;
-  const BlockTile place = Pieces::place(block_tile<Pieces>(cut.tile(cut_tile), c.M, c.N), piece);
+  constexpr uint32_t CLUSTER = Pieces::CLUSTER;
+  const uint32_t cut_tile = index / Pieces::COUNT / CLUSTER, piece = index % Pieces::COUNT;
+  const uint32_t rank = index / Pieces::COUNT % CLUSTER;
+  const BlockTile place = Pieces::place(cluster_tile<Pieces>(cut.tile(cut_tile), rank, c.M, c.N), piece);
   if (place.row >= c.M || place.column >= c.N) return;
   const Slots slots = cut.slots(cut_tile);
   const uint32_t count = Pieces::reaches(c.M, c.N, place, lane) ? slots.count : 0;
@@ -95,7 +99,8 @@ add_parts(const Output c, const Cut cut, const uint32_t pieces) {
     float part[TOGETHER][FRAGMENTS][4];
 #pragma unroll
     for (int i = 0; i < TOGETHER; ++i) {
-      const float* const from = cut.workspace + Pieces::offset(slots.first + first + i, piece, lane);
+      const int64_t slot = (slots.first + first + i) * CLUSTER + rank;
+      const float* const from = cut.workspace + Pieces::offset(slot, piece, lane);
 #pragma unroll
       for (int j = 0; j < FRAGMENTS; ++j)
         if (first + i < count) ptx::ld_global_v4(part[i][j], from + j * Pieces::FRAGMENT_FLOATS);
@@ -117,7 +122,7 @@ add_parts(const Output c, const Cut cut, const uint32_t pieces) {
 template <class T, class Config, class Cut>
 const char* launch_add_parts(const Output& c, const Cut& cut, uint32_t tiles, void* stream) {
   using Pieces = PiecesOf<Config>;
-  const uint32_t pieces = tiles * Pieces::COUNT;
+  const uint32_t pieces = tiles * Pieces::CLUSTER * Pieces::COUNT;
   return launch_dependent<add_parts<T, Pieces, Cut>>((pieces + ADDING_WARPS - 1) / ADDING_WARPS, ADDING_WARPS * 32, 0,
                                                      stream, c, cut, pieces);
 }

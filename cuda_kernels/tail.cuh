@@ -55,7 +55,7 @@ constexpr uint32_t LEAST_SHARE = 4;  // tiles of K of a block: it has to fill it
 template <class Config>
 Tail tail_of(const HgemmProblem& p, uint32_t resident) {
   Tail tail;
-  const uint32_t tile_count = block_count<Config>(p);
+  const uint32_t tile_count = block_count<ClusterTile<Config>>(p);
   tail.whole = tile_count;
   if (!Config::TAIL) return tail;
   tail.k_tiles = tiles(p.K, Config::TILE_K);
@@ -75,13 +75,13 @@ Tail tail_of(const HgemmProblem& p, uint32_t resident) {
 
 template <class Config>
 size_t tail_workspace_bytes(const Tail& tail) {
-  return tail.cut == 0 ? 0 : (tail.blocks + tail.cut - 1) * PiecesOf<Config>::TILE_BYTES;
+  return tail.cut == 0 ? 0 : (tail.blocks + tail.cut - 1) * Config::CLUSTER * PiecesOf<Config>::TILE_BYTES;
 }
 
 // The work of one block after the other: whole tiles of C, one in each wave, then its share of the tail.
 template <class Config>
 struct Schedule {
-  uint32_t block, blocks;  // of the grid
+  uint32_t block, blocks;  // of the grid, or clusters, whose blocks do the same to neighbouring tiles
   int k_tiles;
   const Tail& tail;
 

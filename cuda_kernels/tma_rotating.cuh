@@ -30,7 +30,7 @@ struct TmaRotatingGemm {
   using Shape = Config;
   using Ring = TmaRing<Config>;
   using Epilogue = typename StoreOf<T, Config, StoreShuffled<T, Config>>::Policy;
-  static constexpr int LAG = Ring::LAG;
+  static constexpr int LAG = Ring::LAG, CLUSTER = Config::CLUSTER;
   static_assert(Config::STAGES >= 2, "a tile is copied while another one is multiplied");
   static constexpr int SHARED_BYTES = Ring::BYTES + Epilogue::BYTES + Ring::BARRIERS_BYTES;
 
@@ -38,8 +38,14 @@ struct TmaRotatingGemm {
   static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
   static const char* resources(HgemmResources* result);
 
+  HGEMM_DEVICE void barrier() {
+    if constexpr (CLUSTER == 1) return ptx::barrier_sync();
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
+
  private:
-  static const char* blocks(const HgemmProblem& problem, uint32_t* count, Tail* tail);
+  static const char* blocks(const HgemmProblem& problem, uint32_t* count, Tail* tail);  // or clusters of them
 };
 
 template <class T, class Config>
@@ -51,13 +57,14 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   constexpr int AHEAD = Config::STAGES - Gemm::LAG;
   const uint32_t lane = ptx::lane_index(), warp = ptx::warp_index();
   const uint32_t staging = ptx::shared_base() + Gemm::Ring::BYTES;
-  const typename Gemm::Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES);
+  const uint32_t rank = Gemm::CLUSTER > 1 ? ptx::cluster_rank() : 0;
+  const typename Gemm::Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES, rank);
 
-  const Schedule<Config> schedule{ptx::block_index(), ptx::grid_blocks(), static_cast<int>(tiles(K, Config::TILE_K)),
-                                  tail};
+  const Schedule<Config> schedule{ptx::block_index() / Gemm::CLUSTER, ptx::grid_blocks() / Gemm::CLUSTER,
+                                  static_cast<int>(tiles(K, Config::TILE_K)), tail};
   Work work;
-  if (!schedule.first(work)) return;
-  BlockTile tile = block_tile<Config>(work.number, c.M, c.N);
+  if (!schedule.first(work)) return;  // nor have the other blocks of the cluster
+  BlockTile tile = cluster_tile<Config>(work.number, rank, c.M, c.N);
 
   int end = work.first + work.count;  // of its tiles of K
 
@@ -74,7 +81,7 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
         if (!schedule.next(ahead)) return;
       } while (k_tile >= ahead.count);
       k_tile += ahead.first;
-      from = block_tile<Config>(ahead.number, c.M, c.N);
+      from = cluster_tile<Config>(ahead.number, rank, c.M, c.N);
     }
     ring.copy({&a_map, &b_map, a_batched, b_batched}, stage, from, k_tile * Config::TILE_K);
   };
@@ -84,9 +91,12 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     ptx::prefetch_tensor_map(&b_map);
     Gemm::Epilogue::prefetch(c);
     ring.init();
-    for (int k_tile = 0; k_tile < AHEAD; ++k_tile) copy_tile(k_tile, work.first + k_tile);
   }
-  ptx::barrier_sync();  // the mbarriers are initialised for everyone
+  // The mbarriers are initialised for everyone. What a block sends to others waits for theirs; to itself it need not.
+  if (Gemm::CLUSTER > 1) Gemm::barrier();
+  if (warp == 0 && ptx::elect_one())
+    for (int k_tile = 0; k_tile < AHEAD; ++k_tile) copy_tile(k_tile, work.first + k_tile);
+  if (Gemm::CLUSTER == 1) Gemm::barrier();
 
   WarpTile<T, Config> warp_tile(warp, lane);
   typename Gemm::Ring::Position position;
@@ -109,7 +119,7 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
 
     if (Config::TAIL && work.number >= tail.whole) {
       ptx::griddepcontrol_launch_dependents();
-      const int64_t slot = tail.slot(work.number, ptx::block_index());
+      const int64_t slot = tail.slot(work.number, schedule.block) * Gemm::CLUSTER + rank;
       PiecesOf<Config>::store(warp_tile, tail.workspace, slot, c.M, c.N, tile, warp, lane);
     } else {
       Gemm::Epilogue::store(warp_tile, staging, c, tile, warp, lane);
@@ -119,20 +129,23 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     work.number = ptx::shuffle_index(work.number, 0);
     schedule.next(work);
     end = work.first + work.count;
-    tile = block_tile<Config>(work.number, c.M, c.N);
+    tile = cluster_tile<Config>(work.number, rank, c.M, c.N);
     warp_tile.clear();
   }
   Gemm::Epilogue::finish();
+  if (Gemm::CLUSTER > 1) Gemm::barrier();  // a block that ends takes its mbarriers with it
 }
 
 // Blocks of the grid, and what they share of the last wave.
 template <class T, class Config>
 const char* TmaRotatingGemm<T, Config>::blocks(const HgemmProblem& p, uint32_t* count, Tail* tail) {
-  *count = block_count<Config>(p);
+  *count = block_count<ClusterTile<Config>>(p);
   uint32_t resident = *count;
   if (Config::PERSISTENT) {
     constexpr auto kernel = tma_rotating_gemm<T, Config>;
-    if (const char* error = resident_blocks<kernel>(Config::THREADS, SHARED_BYTES, &resident)) return error;
+    const char* const error = CLUSTER > 1 ? resident_clusters<kernel>(CLUSTER, Config::THREADS, SHARED_BYTES, &resident)
+                                          : resident_blocks<kernel>(Config::THREADS, SHARED_BYTES, &resident);
+    if (error) return error;
   }
   *tail = tail_of<Config>(p, resident);
   if (resident < *count || tail->cut) *count = resident;
@@ -156,10 +169,17 @@ const char* TmaRotatingGemm<T, Config>::launch(const HgemmProblem& p, void* work
   Tail tail;
   if (const char* error = blocks(p, &count, &tail)) return error;
   tail.workspace = static_cast<float*>(workspace);
-  if (const char* error = hgemm::launch<tma_rotating_gemm<T, Config>>(
-          count, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, static_cast<int>(p.K), c, p.a_batch_stride != 0,
-          p.b_batch_stride != 0, tail))
-    return error;
+  constexpr auto kernel = tma_rotating_gemm<T, Config>;
+  const int K = static_cast<int>(p.K);
+  const bool a_batched = p.a_batch_stride != 0, b_batched = p.b_batch_stride != 0;
+  const char* error;
+  if constexpr (CLUSTER > 1)
+    error = launch_clusters<kernel>(CLUSTER, CLUSTER * count, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, K, c,
+                                    a_batched, b_batched, tail);
+  else
+    error = hgemm::launch<kernel>(count, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, K, c, a_batched,
+                                  b_batched, tail);
+  if (error) return error;
   if constexpr (Config::TAIL)
     if (tail.cut) return launch_add_parts<T, Config>(c, tail, tail.cut, stream);
   return nullptr;
