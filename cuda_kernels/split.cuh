@@ -11,6 +11,7 @@
 #pragma once
 
 #include "epilogue.cuh"
+#include "ptx_cluster.cuh"
 
 namespace hgemm {
 

@@ -17,6 +17,7 @@
 
 #include "epilogue.cuh"
 #include "pipeline.cuh"
+#include "ptx_cluster.cuh"
 #include "raster.cuh"
 #include "split.cuh"
 #include "store_by_tma.cuh"

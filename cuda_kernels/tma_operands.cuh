@@ -3,6 +3,7 @@
 
 #include "launch.cuh"
 #include "layout.cuh"
+#include "ptx_cluster.cuh"
 #include "raster.cuh"
 
 namespace hgemm {

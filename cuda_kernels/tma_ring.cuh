@@ -9,6 +9,7 @@
 
 #include "mainloop.cuh"
 #include "pipeline.cuh"
+#include "ptx_cluster.cuh"
 #include "tma_operands.cuh"
 
 namespace hgemm {

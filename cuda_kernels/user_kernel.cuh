@@ -10,6 +10,7 @@
 #include "launch.cuh"
 #include "mainloop.cuh"
 #include "pipeline.cuh"
+#include "ptx_cluster.cuh"
 #include "raster.cuh"
 
 using namespace hgemm;
