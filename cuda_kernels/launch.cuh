@@ -1,12 +1,12 @@
 // Starting a kernel: the one place that knows the CUDA runtime, with the emulator's twin behind the same names.
 //
 //   launch<kernel>(blocks, threads, shared_bytes, stream, arguments...)
-//   launch_clusters<kernel>(cluster, the same): so many neighbouring blocks are a cluster
+//   launch_clusters<kernel>(cluster, the same): so many neighbouring blocks are a cluster; 1: plainly
 //   launch_dependent<kernel>(the same): may begin before the kernel ahead of it on the stream has ended
 //   encode_tensor_map(map, matrix, box)
 //   resources<kernel>(threads, shared_bytes, result)
 //   resident_blocks<kernel>(threads, shared_bytes, blocks)
-//   resident_clusters<kernel>(cluster, threads, shared_bytes, clusters)
+//   resident_clusters<kernel>(cluster, threads, shared_bytes, clusters); 1: blocks
 //
 // Each returns nullptr, or a message that stays valid until this thread's next call.
 #pragma once
@@ -100,15 +100,21 @@ const char* launch(uint32_t blocks, int threads, int shared_bytes, void* stream,
   return enqueue<Kernel>(nullptr, blocks, threads, shared_bytes, stream, arguments...);
 }
 
-// From compute capability 9.0. `blocks` is a multiple of `cluster`, which every such device takes up to 8.
-template <auto Kernel, class... Arguments>
-const char* launch_clusters(uint32_t cluster, uint32_t blocks, int threads, int shared_bytes, void* stream,
-                            const Arguments&... arguments) {
+inline cudaLaunchAttribute in_clusters(uint32_t cluster) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim.x = cluster;
   attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  return enqueue<Kernel>(&attribute, blocks, threads, shared_bytes, stream, arguments...);
+  return attribute;
+}
+
+// From compute capability 9.0, if `cluster` is more than 1. `blocks` is a multiple of it, and every such device takes
+// clusters of up to 8.
+template <auto Kernel, class... Arguments>
+const char* launch_clusters(uint32_t cluster, uint32_t blocks, int threads, int shared_bytes, void* stream,
+                            const Arguments&... arguments) {
+  const cudaLaunchAttribute attribute = in_clusters(cluster);
+  return enqueue<Kernel>(cluster > 1 ? &attribute : nullptr, blocks, threads, shared_bytes, stream, arguments...);
 }
 
 // Programmatic dependent launch, from compute capability 9.0: the kernel calls griddepcontrol_wait before it reads what
@@ -158,15 +164,13 @@ const char* resident_blocks(int threads, int shared_bytes, uint32_t* blocks) {
 // number: a cluster lies within one cluster of the device's multiprocessors (GPC), of which some have fewer.
 template <auto Kernel>
 const char* resident_clusters(uint32_t cluster, int threads, int shared_bytes, uint32_t* clusters) {
+  if (cluster == 1) return resident_blocks<Kernel>(threads, shared_bytes, clusters);
   static std::atomic<uint32_t> known[64]{};
   int device;
   if (cudaError_t error = cudaGetDevice(&device)) return describe("cudaGetDevice", error);
   if (device < 64 && (*clusters = known[device].load(std::memory_order_relaxed))) return nullptr;
   if (const char* error = prepare<Kernel>(shared_bytes)) return error;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = cluster;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchAttribute attribute = in_clusters(cluster);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(cluster);
   config.blockDim = dim3(threads);

@@ -124,12 +124,8 @@ const char* TmaGemm<T, Config>::launch(const HgemmProblem& p, void*, void* strea
   const uint32_t blocks = static_cast<uint32_t>(block_count<Config>(p)) * Config::PARTS;
   const int K = static_cast<int>(p.K);
   const bool a_batched = p.a_batch_stride != 0, b_batched = p.b_batch_stride != 0;
-  if constexpr (Config::PARTS > 1)
-    return launch_clusters<kernel>(Config::PARTS, blocks, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, K, c,
-                                   a_batched, b_batched);
-  else
-    return hgemm::launch<kernel>(blocks, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, K, c, a_batched,
-                                 b_batched);
+  return launch_clusters<kernel>(Config::PARTS, blocks, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, K, c,
+                                 a_batched, b_batched);
 }
 
 template <class T, class Config>
