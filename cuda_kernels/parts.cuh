@@ -44,6 +44,9 @@ struct Pieces {
     return place.row + lane / 4 < M && place.column < N;
   }
 
+  // Where blocks share tiles of A, the slot of the cluster's block `rank`: as many as it has blocks lie side by side.
+  HGEMM_DEVICE int64_t slot(int64_t of_cluster, uint32_t rank) { return of_cluster * CLUSTER + rank; }
+
   HGEMM_DEVICE int64_t offset(int64_t slot, int piece, int lane) {
     return slot * TILE_FLOATS + piece * (FRAGMENTS * FRAGMENT_FLOATS) + lane * 4;
   }
@@ -66,8 +69,7 @@ template <class Config>
 using PiecesOf =
     Pieces<TileShape<Config::TILE_M, Config::TILE_N, 64, 1, Config::WARP_M, Config::WARP_N>, Config::CLUSTER>;
 
-// Where the parts of one tile lie, one slot behind the other in the order of K. Where blocks share tiles of A, a slot
-// is as many as there are blocks in a cluster, side by side.
+// Where the parts of one tile lie, or of a cluster's, one slot behind the other in the order of K.
 struct Slots {
   int64_t first;
   uint32_t count;
@@ -85,9 +87,8 @@ add_parts(const Output c, const Cut cut, const uint32_t pieces) {
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   const uint32_t index = ptx::block_index() * ADDING_WARPS + warp;
   if (index >= pieces) return;
-  constexpr uint32_t CLUSTER = Pieces::CLUSTER;
-  const uint32_t cut_tile = index / Pieces::COUNT / CLUSTER, piece = index % Pieces::COUNT;
-  const uint32_t rank = index / Pieces::COUNT % CLUSTER;
+  const uint32_t piece = index % Pieces::COUNT, rank = index / Pieces::COUNT % Pieces::CLUSTER;
+  const uint32_t cut_tile = index / (Pieces::COUNT * Pieces::CLUSTER);
   const BlockTile place = Pieces::place(cluster_tile<Pieces>(cut.tile(cut_tile), rank, c.M, c.N), piece);
   if (place.row >= c.M || place.column >= c.N) return;
   const Slots slots = cut.slots(cut_tile);
@@ -99,7 +100,7 @@ add_parts(const Output c, const Cut cut, const uint32_t pieces) {
     float part[TOGETHER][FRAGMENTS][4];
 #pragma unroll
     for (int i = 0; i < TOGETHER; ++i) {
-      const int64_t slot = (slots.first + first + i) * CLUSTER + rank;
+      const int64_t slot = Pieces::slot(slots.first + first + i, rank);
       const float* const from = cut.workspace + Pieces::offset(slot, piece, lane);
 #pragma unroll
       for (int j = 0; j < FRAGMENTS; ++j)

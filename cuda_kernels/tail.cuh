@@ -4,6 +4,9 @@
 // flag `tail` cuts these last tiles along K: their tiles of K in a row, one tile of C after the other, every block
 // takes the same number of them. So a block has a part of one tile of C, or the end of one and the beginning of the
 // next, and a second kernel adds the parts, see parts.cuh.
+//
+// Blocks that share tiles of A have the same work on neighbouring tiles of C. For them a block is their cluster here,
+// and a tile of C the tiles of its blocks.
 #pragma once
 
 #include "parts.cuh"
@@ -81,7 +84,7 @@ size_t tail_workspace_bytes(const Tail& tail) {
 // The work of one block after the other: whole tiles of C, one in each wave, then its share of the tail.
 template <class Config>
 struct Schedule {
-  uint32_t block, blocks;  // of the grid, or clusters, whose blocks do the same to neighbouring tiles
+  uint32_t block, blocks;  // of the grid
   int k_tiles;
   const Tail& tail;
 

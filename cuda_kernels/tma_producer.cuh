@@ -34,17 +34,10 @@ struct TmaProducerGemm {
   static_assert(Config::THREADS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "of a multiprocessor");
   static_assert(Config::WARPS % 4 == 0, "setmaxnreg takes whole warpgroups");
   static_assert(!Config::TAIL, "the last wave is shared out by tma_rotating.cuh");
-  static constexpr int CLUSTER = Config::CLUSTER;
   static constexpr int SHARED_BYTES = Ring::BYTES + Epilogue::BYTES + Ring::BARRIERS_BYTES;
 
   static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
   static const char* resources(HgemmResources* result);
-
-  HGEMM_DEVICE void barrier() {
-    if constexpr (CLUSTER == 1) return ptx::barrier_sync();
-    ptx::cluster_arrive();
-    ptx::cluster_wait();
-  }
 };
 
 template <class T, class Config>
@@ -56,12 +49,11 @@ tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   using Gemm = TmaProducerGemm<T, Config>;
   using Ring = typename Gemm::Ring;
   const uint32_t warp = ptx::warp_index();
-  const uint32_t rank = Gemm::CLUSTER > 1 ? ptx::cluster_rank() : 0;
-  const uint32_t cluster = ptx::block_index() / Gemm::CLUSTER, clusters = ptx::grid_blocks() / Gemm::CLUSTER;
+  const uint32_t cluster = ptx::block_index() / Config::CLUSTER, clusters = ptx::grid_blocks() / Config::CLUSTER;
   const uint32_t staging = ptx::shared_base() + Ring::BYTES;
-  const Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES, rank);
+  const Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES);
   if (warp == 0 && ptx::elect_one()) ring.init();
-  Gemm::barrier();  // the mbarriers are initialised for everyone, and the last barrier that producers come to
+  ring.meet();  // the mbarriers are initialised for everyone, and the last barrier that producers come to
 
   if (warp >= Config::WARPS) {
     ptx::setmaxnreg_dec<Gemm::PRODUCER_REGISTERS>();
@@ -71,7 +63,7 @@ tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     Gemm::Epilogue::prefetch(c);
     typename Ring::Position position;
     for (uint32_t number = cluster; number < c_tiles; number += clusters) {
-      const BlockTile tile = cluster_tile<Config>(number, rank, c.M, c.N);
+      const BlockTile tile = cluster_tile<Config>(number, ring.rank, c.M, c.N);
       for (int k_tile = 0; k_tile < k_tiles; ++k_tile) {
         // In the first round the stage is new: the parity of a phase before the first counts as completed.
         ring.wait_freed(position.back(Config::STAGES));
@@ -91,12 +83,11 @@ tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     const bool last_tile = number + clusters >= c_tiles;
     for (int k_tile = 0; k_tile < k_tiles; ++k_tile)
       ring.multiply(warp_tile, position, last_tile && k_tile + 1 == k_tiles, lane);
-    Gemm::Epilogue::store(warp_tile, staging, c, cluster_tile<Config>(number, rank, c.M, c.N), warp, lane);
+    Gemm::Epilogue::store(warp_tile, staging, c, cluster_tile<Config>(number, ring.rank, c.M, c.N), warp, lane);
     warp_tile.clear();
   }
   Gemm::Epilogue::finish();
-  if (Gemm::CLUSTER > 1)
-    Gemm::barrier();  // a block that ends takes its mbarriers with it, at which others may yet arrive
+  ring.leave();
 }
 
 template <class T, class Config>
@@ -109,18 +100,12 @@ const char* TmaProducerGemm<T, Config>::launch(const HgemmProblem& p, void*, voi
   const uint32_t c_tiles = block_count<ClusterTile<Config>>(p);
   const int k_tiles = static_cast<int>(tiles(p.K, Config::TILE_K));
   const bool a_batched = p.a_batch_stride != 0, b_batched = p.b_batch_stride != 0;
+  constexpr uint32_t CLUSTER = Config::CLUSTER;
   uint32_t resident = c_tiles;
-  if constexpr (CLUSTER == 1) {
-    if (Config::PERSISTENT)
-      if (const char* error = resident_blocks<kernel>(THREADS, SHARED_BYTES, &resident)) return error;
-    return hgemm::launch<kernel>(resident < c_tiles ? resident : c_tiles, THREADS, SHARED_BYTES, stream, a_map, b_map,
-                                 k_tiles, c, a_batched, b_batched, c_tiles);
-  } else {
-    if (Config::PERSISTENT)
-      if (const char* error = resident_clusters<kernel>(CLUSTER, THREADS, SHARED_BYTES, &resident)) return error;
-    return launch_clusters<kernel>(CLUSTER, CLUSTER * (resident < c_tiles ? resident : c_tiles), THREADS, SHARED_BYTES,
-                                   stream, a_map, b_map, k_tiles, c, a_batched, b_batched, c_tiles);
-  }
+  if (Config::PERSISTENT)
+    if (const char* error = resident_clusters<kernel>(CLUSTER, THREADS, SHARED_BYTES, &resident)) return error;
+  return launch_clusters<kernel>(CLUSTER, CLUSTER * (resident < c_tiles ? resident : c_tiles), THREADS, SHARED_BYTES,
+                                 stream, a_map, b_map, k_tiles, c, a_batched, b_batched, c_tiles);
 }
 
 template <class T, class Config>

@@ -37,18 +37,34 @@ struct TmaRing {
   uint32_t freed;   // the same, completed by one arrival of every warp that multiplies, of all blocks of the cluster
   uint32_t rank;    // of this block among them
 
-  HGEMM_MEMBER TmaRing(uint32_t tiles, uint32_t barriers, uint32_t rank = 0)
-      : tiles(tiles), landed(barriers), freed(barriers + Config::STAGES * BARRIER_BYTES), rank(rank) {
+  HGEMM_MEMBER TmaRing(uint32_t tiles, uint32_t barriers)
+      : tiles(tiles),
+        landed(barriers),
+        freed(barriers + Config::STAGES * BARRIER_BYTES),
+        rank(CLUSTER > 1 ? ptx::cluster_rank() : 0) {
     if (tiles % 1024 != 0) ptx::trap();  // TMA swizzles by absolute address
   }
 
-  // One thread, before a barrier of the block, or of the cluster.
+  // One thread; behind it all meet.
   HGEMM_MEMBER void init() const {
     for (int stage = 0; stage < Config::STAGES; ++stage) {
       ptx::mbarrier_init(landed + stage * BARRIER_BYTES, 1);
       ptx::mbarrier_init(freed + stage * BARRIER_BYTES, Config::WARPS * CLUSTER);
     }
     ptx::fence_mbarrier_init();
+  }
+
+  // All threads of the blocks that fill each other's stages: none copies to another before that has come here too.
+  HGEMM_MEMBER void meet() const {
+    if constexpr (CLUSTER == 1) return ptx::barrier_sync();
+    ptx::cluster_arrive();
+    ptx::cluster_wait();
+  }
+
+  // All threads that multiply, last of all. A block that ends takes its mbarriers with it, at which the others may yet
+  // arrive. That nothing is still sent to it, it knows by itself: it has waited for every tile that it announced.
+  HGEMM_MEMBER void leave() const {
+    if constexpr (CLUSTER > 1) meet();
   }
 
   HGEMM_MEMBER void wait_landed(const Position& at) const {

@@ -15,6 +15,10 @@
 //
 // A persistent block goes on with another tile of C. Tiles of K are counted across tiles of C, so that the copies of
 // the next one are under way while this one is multiplied and stored.
+//
+// With the flag `multicast` two blocks are a cluster, with neighbouring tiles in a row of C: each copies half of their
+// common tile of A for both, see tma_ring.cuh. They have the same work, in the last wave too, so that both come to the
+// same tile of K with the same stage and the same turn; whose turn it is waits for the warps of both.
 #pragma once
 
 #include "epilogue.cuh"
@@ -30,7 +34,7 @@ struct TmaRotatingGemm {
   using Shape = Config;
   using Ring = TmaRing<Config>;
   using Epilogue = typename StoreOf<T, Config, StoreShuffled<T, Config>>::Policy;
-  static constexpr int LAG = Ring::LAG, CLUSTER = Config::CLUSTER;
+  static constexpr int LAG = Ring::LAG;
   static_assert(Config::STAGES >= 2, "a tile is copied while another one is multiplied");
   static constexpr int SHARED_BYTES = Ring::BYTES + Epilogue::BYTES + Ring::BARRIERS_BYTES;
 
@@ -38,14 +42,8 @@ struct TmaRotatingGemm {
   static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
   static const char* resources(HgemmResources* result);
 
-  HGEMM_DEVICE void barrier() {
-    if constexpr (CLUSTER == 1) return ptx::barrier_sync();
-    ptx::cluster_arrive();
-    ptx::cluster_wait();
-  }
-
  private:
-  static const char* blocks(const HgemmProblem& problem, uint32_t* count, Tail* tail);  // or clusters of them
+  static const char* clusters(const HgemmProblem& problem, uint32_t* count, Tail* tail);
 };
 
 template <class T, class Config>
@@ -57,15 +55,13 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   constexpr int AHEAD = Config::STAGES - Gemm::LAG;
   const uint32_t lane = ptx::lane_index(), warp = ptx::warp_index();
   const uint32_t staging = ptx::shared_base() + Gemm::Ring::BYTES;
-  const uint32_t rank = Gemm::CLUSTER > 1 ? ptx::cluster_rank() : 0;
-  const typename Gemm::Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES, rank);
+  const typename Gemm::Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES);
 
-  const Schedule<Config> schedule{ptx::block_index() / Gemm::CLUSTER, ptx::grid_blocks() / Gemm::CLUSTER,
-                                  static_cast<int>(tiles(K, Config::TILE_K)), tail};
+  const uint32_t cluster = ptx::block_index() / Config::CLUSTER, clusters = ptx::grid_blocks() / Config::CLUSTER;
+  const Schedule<Config> schedule{cluster, clusters, static_cast<int>(tiles(K, Config::TILE_K)), tail};
   Work work;
   if (!schedule.first(work)) return;  // nor have the other blocks of the cluster
-  BlockTile tile = cluster_tile<Config>(work.number, rank, c.M, c.N);
-
+  BlockTile tile = cluster_tile<Config>(work.number, ring.rank, c.M, c.N);
   int end = work.first + work.count;  // of its tiles of K
 
   // A `k_tile` past the end of this work belongs to what the block does next, or to nothing. Divisions stay in here:
@@ -81,9 +77,12 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
         if (!schedule.next(ahead)) return;
       } while (k_tile >= ahead.count);
       k_tile += ahead.first;
-      from = cluster_tile<Config>(ahead.number, rank, c.M, c.N);
+      from = cluster_tile<Config>(ahead.number, ring.rank, c.M, c.N);
     }
     ring.copy({&a_map, &b_map, a_batched, b_batched}, stage, from, k_tile * Config::TILE_K);
+  };
+  auto start_copying = [=] {
+    for (int k_tile = 0; k_tile < AHEAD; ++k_tile) copy_tile(k_tile, work.first + k_tile);
   };
 
   if (warp == 0 && ptx::elect_one()) {
@@ -91,12 +90,10 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     ptx::prefetch_tensor_map(&b_map);
     Gemm::Epilogue::prefetch(c);
     ring.init();
+    if (Config::CLUSTER == 1) start_copying();
   }
-  // The mbarriers are initialised for everyone. What a block sends to others waits for theirs; to itself it need not.
-  if (Gemm::CLUSTER > 1) Gemm::barrier();
-  if (warp == 0 && ptx::elect_one())
-    for (int k_tile = 0; k_tile < AHEAD; ++k_tile) copy_tile(k_tile, work.first + k_tile);
-  if (Gemm::CLUSTER == 1) Gemm::barrier();
+  ring.meet();  // the mbarriers are initialised for everyone
+  if (Config::CLUSTER > 1 && warp == 0 && ptx::elect_one()) start_copying();
 
   WarpTile<T, Config> warp_tile(warp, lane);
   typename Gemm::Ring::Position position;
@@ -119,7 +116,7 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
 
     if (Config::TAIL && work.number >= tail.whole) {
       ptx::griddepcontrol_launch_dependents();
-      const int64_t slot = tail.slot(work.number, schedule.block) * Gemm::CLUSTER + rank;
+      const int64_t slot = PiecesOf<Config>::slot(tail.slot(work.number, cluster), ring.rank);
       PiecesOf<Config>::store(warp_tile, tail.workspace, slot, c.M, c.N, tile, warp, lane);
     } else {
       Gemm::Epilogue::store(warp_tile, staging, c, tile, warp, lane);
@@ -129,24 +126,22 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     work.number = ptx::shuffle_index(work.number, 0);
     schedule.next(work);
     end = work.first + work.count;
-    tile = cluster_tile<Config>(work.number, rank, c.M, c.N);
+    tile = cluster_tile<Config>(work.number, ring.rank, c.M, c.N);
     warp_tile.clear();
   }
   Gemm::Epilogue::finish();
-  if (Gemm::CLUSTER > 1) Gemm::barrier();  // a block that ends takes its mbarriers with it
+  ring.leave();
 }
 
-// Blocks of the grid, and what they share of the last wave.
+// Clusters of the grid, of one block each where none share A, and what they share of the last wave.
 template <class T, class Config>
-const char* TmaRotatingGemm<T, Config>::blocks(const HgemmProblem& p, uint32_t* count, Tail* tail) {
+const char* TmaRotatingGemm<T, Config>::clusters(const HgemmProblem& p, uint32_t* count, Tail* tail) {
   *count = block_count<ClusterTile<Config>>(p);
   uint32_t resident = *count;
-  if (Config::PERSISTENT) {
-    constexpr auto kernel = tma_rotating_gemm<T, Config>;
-    const char* const error = CLUSTER > 1 ? resident_clusters<kernel>(CLUSTER, Config::THREADS, SHARED_BYTES, &resident)
-                                          : resident_blocks<kernel>(Config::THREADS, SHARED_BYTES, &resident);
-    if (error) return error;
-  }
+  constexpr auto kernel = tma_rotating_gemm<T, Config>;
+  if (Config::PERSISTENT)
+    if (const char* error = resident_clusters<kernel>(Config::CLUSTER, Config::THREADS, SHARED_BYTES, &resident))
+      return error;
   *tail = tail_of<Config>(p, resident);
   if (resident < *count || tail->cut) *count = resident;
   return nullptr;
@@ -156,7 +151,7 @@ template <class T, class Config>
 size_t TmaRotatingGemm<T, Config>::workspace_bytes(const HgemmProblem& p) {
   uint32_t count;
   Tail tail;
-  return blocks(p, &count, &tail) ? 0 : tail_workspace_bytes<Config>(tail);  // a launch says why
+  return clusters(p, &count, &tail) ? 0 : tail_workspace_bytes<Config>(tail);  // a launch says why
 }
 
 template <class T, class Config>
@@ -167,19 +162,15 @@ const char* TmaRotatingGemm<T, Config>::launch(const HgemmProblem& p, void* work
   if (const char* error = Epilogue::describe(p, &c)) return error;
   uint32_t count;
   Tail tail;
-  if (const char* error = blocks(p, &count, &tail)) return error;
+  if (const char* error = clusters(p, &count, &tail)) return error;
   tail.workspace = static_cast<float*>(workspace);
   constexpr auto kernel = tma_rotating_gemm<T, Config>;
   const int K = static_cast<int>(p.K);
   const bool a_batched = p.a_batch_stride != 0, b_batched = p.b_batch_stride != 0;
-  const char* error;
-  if constexpr (CLUSTER > 1)
-    error = launch_clusters<kernel>(CLUSTER, CLUSTER * count, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, K, c,
-                                    a_batched, b_batched, tail);
-  else
-    error = hgemm::launch<kernel>(count, Config::THREADS, SHARED_BYTES, stream, a_map, b_map, K, c, a_batched,
-                                  b_batched, tail);
-  if (error) return error;
+  constexpr uint32_t CLUSTER = Config::CLUSTER;
+  if (const char* error = launch_clusters<kernel>(CLUSTER, CLUSTER * count, Config::THREADS, SHARED_BYTES, stream,
+                                                  a_map, b_map, K, c, a_batched, b_batched, tail))
+    return error;
   if constexpr (Config::TAIL)
     if (tail.cut) return launch_add_parts<T, Config>(c, tail, tail.cut, stream);
   return nullptr;

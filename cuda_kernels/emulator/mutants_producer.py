@@ -70,8 +70,8 @@ MUTANTS = (
     _producer(
         "stays-on-first-tile",
         "copies for the block's first tile of C again and again",
-        "cluster_tile<Config>(number, rank, c.M, c.N);\n      for",
-        "cluster_tile<Config>(cluster, rank, c.M, c.N);\n      for",
+        "cluster_tile<Config>(number, ring.rank, c.M, c.N);\n      for",
+        "cluster_tile<Config>(cluster, ring.rank, c.M, c.N);\n      for",
         VALUES,
     ),
     _producer(

@@ -199,7 +199,7 @@ MUTANTS = (
     _rotating(
         "no-init-barrier",
         "other warps may wait for mbarriers that are not initialised",
-        "ptx::barrier_sync();  // the mbarriers are initialised for everyone",
+        "ring.meet();  // the mbarriers are initialised for everyone",
         "",
         "mbarrier",
     ),
@@ -207,8 +207,8 @@ MUTANTS = (
     _rotating(
         "wrong-next-tile",
         "copies ahead from the neighbouring tile of C, not from the block's next",
-        "from = block_tile<Config>(ahead.number, c.M, c.N);",
-        "from = block_tile<Config>(work.number + 1, c.M, c.N);",
+        "from = cluster_tile<Config>(ahead.number, ring.rank, c.M, c.N);",
+        "from = cluster_tile<Config>(work.number + 1, ring.rank, c.M, c.N);",
         VALUES,
     ),
     _rotating(
@@ -244,7 +244,7 @@ MUTANTS = (
     _rotating(
         "stores-first-tile-again",
         "every tile of C is stored in the place of the block's first",
-        "    tile = block_tile<Config>(work.number, c.M, c.N);\n",
+        "    tile = cluster_tile<Config>(work.number, ring.rank, c.M, c.N);\n",
         "",
         "unwritten-output",
         VALUES,
