@@ -29,6 +29,7 @@ from hgemm.cuda_kernels.configs import FAMILIES, Unit
 from hgemm.cuda_kernels.emulator import (
     mutants_cp_async,
     mutants_multicast,
+    mutants_multicast_rotating,
     mutants_parts,
     mutants_producer,
     mutants_rolling,
@@ -50,6 +51,7 @@ MUTANTS = (
     *mutants_rolling.MUTANTS,
     *mutants_producer.MUTANTS,
     *mutants_multicast.MUTANTS,
+    *mutants_multicast_rotating.MUTANTS,
     *mutants_split.MUTANTS,
     *mutants_parts.MUTANTS,
     *mutants_tail.MUTANTS,
