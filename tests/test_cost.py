@@ -122,6 +122,16 @@ def test_a_tail_shares_out_a_last_wave_that_is_worth_it() -> None:
         assert predict(cut, full).seconds == predict(whole, full).seconds
 
 
+def test_blocks_that_share_a_come_in_pairs_and_read_half_of_it() -> None:
+    names = (f"256x128x64_s3_w64x64_rotate_persistent{flag}_store-tma_tail" for flag in ("", "_multicast"))
+    alone, pairs = (kernel(name, 213_040, 1) for name in names)
+    even, odd = Size(256 * 33, 256, 8192), Size(256 * 66, 128, 8192)  # half a wave of tiles; every second outside of C
+    assert predict(pairs, even).tensor == pytest.approx(predict(alone, even).tensor)
+    assert (predict(alone, odd).waves, predict(pairs, odd).waves) == (0.5, 1)
+    large = Size(16384, 16384, 16384)  # of the 256 rows and 128 columns of a step L2 gives each 128 and 128
+    assert predict(pairs, large).memory == pytest.approx(predict(alone, large).memory * 2 / 3)
+
+
 def test_what_a_tail_costs_is_what_the_kernel_counts_with() -> None:
     text = (ROOT / "cuda_kernels" / "tail.cuh").read_text()
     assert int(re.findall(r"LEAST_SAVING = (\d+);", text)[0]) == cost.TAIL_COST

@@ -139,8 +139,11 @@ def test_blocks_that_share_a_meet_before_and_behind_all_products(unit: Unit, arc
         for pattern in (r"\bUCGABAR_ARV", r"\bUCGABAR_WAIT", r"\bMEMBAR\.ALL\.GPU"):
             before, behind = [n for n, text in enumerate(instructions) if re.search(pattern, text)]
             assert before < products[0] and products[-1] < behind, (name, pattern)
-        # Half of A: a box of 128 rows, or, where M is contiguous, two boxes of 64 columns.
-        assert len(multicast) == (1 if unit.layout[0] == "n" else 2), name
+        # Half of A: a box of 128 rows, or, where M is contiguous, two boxes of 64 columns. A producer has one place
+        # that copies; warps that take turns have one more for each tile that is copied before the first turn.
+        ahead = 0 if "producer" in (config := Config.parse(name)).flags else config.stages - 1
+        assert len(multicast) == (1 + ahead) * (1 if unit.layout[0] == "n" else 2), name
+        assert next(n for n, text in enumerate(instructions) if "UCGABAR_WAIT" in text) < multicast[0], name
 
 
 def test_two_blocks_fit_where_two_are_meant_to() -> None:
@@ -300,8 +303,8 @@ def test_the_tensor_cores_pass_a_tile_with_two_branches(unit: Unit, arch: str) -
             assert sum("BRA" in text for text in loop) == 2, name
             assert "USETMAXREG" in code, name
             continue
-        # Along K a row of a tile is one box; otherwise boxes are 64 columns wide.
-        assert len(copies) == (1 if unit.layout[0] == "n" else tile.tile_m // 64) + (
+        # Along K a row of a tile is one box; otherwise boxes are 64 columns wide. Of A a cluster's blocks copy parts.
+        assert len(copies) == (1 if unit.layout[0] == "n" else tile.tile_m // tile.cluster // 64) + (
             tile.tile_n // 64 if unit.layout[1] == "n" else 1
         ), name
         elect = next(n for n, text in enumerate(loop) if "ELECT" in text)

@@ -49,6 +49,11 @@ RUNGS = (
     Rung("or beside a producer warp", _PRODUCER_STORED, f"{_PRODUCER}_persistent"),
     Rung("last wave split along K", f"{_PERSISTENT}_tail", _PERSISTENT),
     Rung("C stored by TMA, last wave split", f"{_STORED}_tail", _STORED),
+    Rung(
+        "and A sent to two blocks at once",
+        f"{_STORED.replace('_store', '_multicast_store')}_tail",
+        f"{_STORED}_tail",
+    ),
     Rung("warp tile 96x64", _LARGER_WARP_TILE, _PERSISTENT),
     Rung("warp tile 96x64, last wave split", f"{_LARGER_WARP_TILE}_tail", _LARGER_WARP_TILE),
 )

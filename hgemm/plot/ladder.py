@@ -16,6 +16,7 @@ from hgemm.plot import style
 from hgemm.plot.source import NothingToDraw
 
 BAR_INCHES = 0.36
+CHARACTER_INCHES = 0.053  # of a configuration's name
 FEWEST_RUNGS = 2
 LAST = 104.0
 """End of the axes, in %."""
@@ -43,7 +44,8 @@ def draw(results: Results, dtype: str, sustained: Results | None = None) -> Figu
             "measure them with `python -m hgemm.bench --ladder`"
         )
     remark = "With each bar: share of the ceiling, and the change in speed against the rung that it builds on."
-    left, gap, top = 3.0, 0.4, 1.0
+    longest = max(len(step.rung.contestant.partition(":")[2]) for step in found)
+    left, gap, top = max(3.0, 0.15 + CHARACTER_INCHES * longest), 0.4, 1.0
     bottom = style.footer_inches(results, remark) + 0.72
     height = bottom + top + BAR_INCHES * (len(found) + 0.4)
     width = (style.WIDTH_INCHES - left - 0.3 - gap * (len(sizes) - 1)) / len(sizes)
