@@ -53,6 +53,14 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   const uint32_t staging = ptx::shared_base() + Gemm::Ring::BYTES;
   const typename Gemm::Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES);
 
+  // Ahead of all that takes divisions: the descriptors are on their way meanwhile.
+  if (warp == 0 && ptx::elect_one()) {
+    ptx::prefetch_tensor_map(&a_map);
+    ptx::prefetch_tensor_map(&b_map);
+    Gemm::Epilogue::prefetch(c);
+    ring.init();
+  }
+
   const Schedule<Config> schedule{ptx::block_index(), ptx::grid_blocks(), static_cast<int>(tiles(K, Config::TILE_K)),
                                   tail};
   Work work;
@@ -79,13 +87,8 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     ring.copy({&a_map, &b_map, a_batched, b_batched}, stage, from, k_tile * Config::TILE_K);
   };
 
-  if (warp == 0 && ptx::elect_one()) {
-    ptx::prefetch_tensor_map(&a_map);
-    ptx::prefetch_tensor_map(&b_map);
-    Gemm::Epilogue::prefetch(c);
-    ring.init();
+  if (warp == 0 && ptx::elect_one())  // the same lane as above
     for (int k_tile = 0; k_tile < AHEAD; ++k_tile) copy_tile(k_tile, work.first + k_tile);
-  }
   ptx::barrier_sync();  // the mbarriers are initialised for everyone
 
   WarpTile<T, Config> warp_tile(warp, lane);
