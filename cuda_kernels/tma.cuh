@@ -53,6 +53,15 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
   const uint32_t landed = ring + STAGES * Ring::BYTES;  // one mbarrier a stage
   if (ring % 1024 != 0) ptx::trap();                    // TMA swizzles by absolute address
 
+  // Ahead of all that takes divisions: the descriptors are on their way meanwhile.
+  if (warp == 0 && ptx::elect_one()) {
+    ptx::prefetch_tensor_map(&a_map);
+    ptx::prefetch_tensor_map(&b_map);
+    Epilogue::prefetch(c);
+    for (int stage = 0; stage < STAGES; ++stage) ptx::mbarrier_init(landed + stage * BARRIER_BYTES, 1);
+    ptx::fence_mbarrier_init();
+  }
+
   // The parts of a tile are neighbours in the grid, as the blocks of a cluster are: with P of them a wave of blocks
   // covers 1 / P of the tiles, each with all of its K.
   KRange k_range{0, static_cast<int>(tiles(K, Config::TILE_K))};
@@ -69,14 +78,8 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
     copy_boxes<typename Ring::B>(Ring::b(ring, stage), &b_map, barrier, tile.column, k0, b_batched ? tile.batch : 0);
   };
 
-  if (warp == 0 && ptx::elect_one()) {
-    ptx::prefetch_tensor_map(&a_map);
-    ptx::prefetch_tensor_map(&b_map);
-    Epilogue::prefetch(c);
-    for (int stage = 0; stage < STAGES; ++stage) ptx::mbarrier_init(landed + stage * BARRIER_BYTES, 1);
-    ptx::fence_mbarrier_init();
+  if (warp == 0 && ptx::elect_one())  // the same lane as above
     for (int k_tile = 0; k_tile < STAGES && k_tile < k_tiles; ++k_tile) copy_tile(k_tile, k_tile);
-  }
   ptx::barrier_sync();  // the mbarriers are initialised for everyone
 
   Warp warp_tile(warp, lane);

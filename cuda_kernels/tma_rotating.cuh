@@ -36,6 +36,8 @@ struct TmaRotatingGemm {
   using Epilogue = typename StoreOf<T, Config, StoreShuffled<T, Config>>::Policy;
   static constexpr int LAG = Ring::LAG;
   static_assert(Config::STAGES >= 2, "a tile is copied while another one is multiplied");
+  // Whether the blocks of add_parts find room beside these: then they come at once, and wait.
+  static constexpr bool ADDED_BESIDE = Config::TAIL && Ring::FEW_ROWS;
   static constexpr int SHARED_BYTES = Ring::BYTES + Epilogue::BYTES + Ring::BARRIERS_BYTES;
 
   static size_t workspace_bytes(const HgemmProblem& problem);
@@ -56,6 +58,14 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   const uint32_t lane = ptx::lane_index(), warp = ptx::warp_index();
   const uint32_t staging = ptx::shared_base() + Gemm::Ring::BYTES;
   const typename Gemm::Ring ring(ptx::shared_base(), staging + Gemm::Epilogue::BYTES);
+
+  // Ahead of all that takes divisions: the descriptors are on their way meanwhile.
+  if (warp == 0 && ptx::elect_one()) {
+    ptx::prefetch_tensor_map(&a_map);
+    ptx::prefetch_tensor_map(&b_map);
+    Gemm::Epilogue::prefetch(c);
+    ring.init();
+  }
 
   const uint32_t cluster = ptx::block_index() / Config::CLUSTER, clusters = ptx::grid_blocks() / Config::CLUSTER;
   const Schedule<Config> schedule{cluster, clusters, static_cast<int>(tiles(K, Config::TILE_K)), tail};
@@ -85,15 +95,10 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     for (int k_tile = 0; k_tile < AHEAD; ++k_tile) copy_tile(k_tile, work.first + k_tile);
   };
 
-  if (warp == 0 && ptx::elect_one()) {
-    ptx::prefetch_tensor_map(&a_map);
-    ptx::prefetch_tensor_map(&b_map);
-    Gemm::Epilogue::prefetch(c);
-    ring.init();
-    if (Config::CLUSTER == 1) start_copying();
-  }
+  if (Config::CLUSTER == 1 && warp == 0 && ptx::elect_one()) start_copying();  // the same lane as above
   ring.meet();  // the mbarriers are initialised for everyone
   if (Config::CLUSTER > 1 && warp == 0 && ptx::elect_one()) start_copying();
+  if (Gemm::ADDED_BESIDE && tail.cut) ptx::griddepcontrol_launch_dependents();
 
   WarpTile<T, Config> warp_tile(warp, lane);
   typename Gemm::Ring::Position position;
@@ -115,7 +120,7 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     }
 
     if (Config::TAIL && work.number >= tail.whole) {
-      ptx::griddepcontrol_launch_dependents();
+      if (!Gemm::ADDED_BESIDE) ptx::griddepcontrol_launch_dependents();
       const int64_t slot = PiecesOf<Config>::slot(tail.slot(work.number, cluster), ring.rank);
       PiecesOf<Config>::store(warp_tile, tail.workspace, slot, c.M, c.N, tile, warp, lane);
     } else {
