@@ -110,9 +110,12 @@ def default_config(family: Family, device: Rates, problem: Problem) -> str:
     """Of those meant for the device, which need not be there, the one that was the quickest when this very product was
     measured, else the one that the cost model expects to be so."""
     size = Size.of(problem, transposed=problem.out.letter == "t")
-    ranking = [prediction.config for prediction in cost.rank(kernels(family, device, size), size, device)]
+    offered = kernels(family, device, size)
     known = measured.configuration(device.title, family.name, size)
-    return (known if known in ranking else ranking[0] if ranking else None) or family.configs[0].config.name
+    if known in {kernel.config.name for kernel in offered if kernel.config}:
+        return known
+    ranking = cost.rank(offered, size, device)
+    return (ranking[0].config if ranking else None) or family.configs[0].config.name
 
 
 def kernels(family: Family, device: Rates, size: Size) -> tuple[Kernel, ...]:
