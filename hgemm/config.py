@@ -19,8 +19,17 @@ GRAMMAR = "<tile M>x<tile N>x<tile K>_s<stages>_w<warp M>x<warp N>[_flag...], as
 # Split-K: how many parts of K, equal in steps, are summed by programs of their own; their sums are then added.
 SPLITS = {"split2": 2, "split4": 4, "split8": 8}
 
+# Clusters: how many blocks, one above the other and side by side in C, share tiles by multicast. Those side by side
+# share a tile of A, those one above the other one of B.
+CLUSTERS = {
+    "multicast": (1, 2),
+    "multicast4": (1, 4),
+    "multicast-b": (2, 1),
+    "multicast-ab": (2, 2),
+}
+
 # In the order in which a name spells them.
-FLAGS = ("noswizzle", "rotate", "producer", "persistent", "multicast", "specialized", "store-tma", "tail", *SPLITS)
+FLAGS = ("noswizzle", "rotate", "producer", "persistent", *CLUSTERS, "specialized", "store-tma", "tail", *SPLITS)
 
 THREADS_PER_WARP = 32
 
@@ -60,6 +69,8 @@ class Config:
                 raise ValueError(f"flag {flag!r} is given more than once")
         if len(splits := [flag for flag in self.flags if flag in SPLITS]) > 1:
             raise ValueError(f"K is split once, found {' and '.join(splits)}")
+        if len(clusters := [flag for flag in self.flags if flag in CLUSTERS]) > 1:
+            raise ValueError(f"a block is of one cluster, found {' and '.join(clusters)}")
         object.__setattr__(self, "flags", tuple(flag for flag in FLAGS if flag in self.flags))
 
     @property
@@ -86,14 +97,22 @@ class Config:
         return next((SPLITS[flag] for flag in self.flags if flag in SPLITS), 1)
 
     @property
+    def cluster_shape(self) -> tuple[int, int]:
+        """Blocks of a cluster: one above the other in C, which share tiles of B by multicast, and side by side, which
+        share tiles of A."""
+        return next((CLUSTERS[flag] for flag in self.flags if flag in CLUSTERS), (1, 1))
+
+    @property
     def cluster(self) -> int:
-        """Blocks side by side in C that share tiles of A by multicast; 1 if none do."""
-        return 2 if "multicast" in self.flags else 1
+        """Blocks that share tiles by multicast; 1 if none do."""
+        down, across = self.cluster_shape
+        return down * across
 
     def tiles(self, M: int, N: int) -> tuple[int, int]:
-        """Rows and columns of tiles that are computed for ``M x N`` elements of C. Clusters are whole: the tiles of
-        their last column may lie outside of C."""
-        return -(-M // self.tile_m), self.cluster * -(-N // (self.cluster * self.tile_n))
+        """Rows and columns of tiles that are computed for ``M x N`` elements of C. Clusters are whole: their last
+        tiles may lie outside of C."""
+        down, across = self.cluster_shape
+        return down * -(-M // (down * self.tile_m)), across * -(-N // (across * self.tile_n))
 
     @classmethod
     def parse(cls, name: str) -> Config:

@@ -87,6 +87,12 @@ class Kernel:
         """Whether the blocks that have the parts of a tile are a cluster, and add them without a second kernel."""
         return self.backend == "cuda_tma" and self.config is not None and self.config.parts > 1
 
+    @property
+    def resembles_others(self) -> bool:
+        """Whether traits of another configuration may stand in for its own: not for Triton's clusters, of which no
+        other kernel of Triton's tells anything."""
+        return self.config is not None and not (self.backend == "triton" and self.config.cluster > 1)
+
 
 @dataclass(frozen=True)
 class Size:
@@ -202,8 +208,9 @@ def predict(kernel: Kernel, size: Size, device: Rates, known: Known) -> Predicti
         clocks += last * step(count) + around
     tensor = clocks / clock
     rows, columns = min(config.tile_m, size.M), min(config.tile_n, size.N)
+    down, across = config.cluster_shape
     l2 = P * clock * (GEFORCE_L2_BYTES_PER_CLOCK if device.capability[0] == 12 else L2_BYTES_PER_CLOCK)
-    from_l2 = 2 * tiles * (rows / config.cluster + columns) * size.K / l2
+    from_l2 = 2 * tiles * (rows / across + columns / down) * size.K / l2
     memory = max(size.bytes / (device.bandwidth * traits.reach), from_l2)
     seconds = traits.launch * 1e-6 + either(tensor, memory, OVERLAP)
     if cut:
@@ -283,14 +290,14 @@ def difference(one: Config, other: Config) -> float:
 
 
 def rank(kernels: Iterable[Kernel], size: Size, device: Rates, fit: Fit | None = None) -> list[Prediction]:
-    """The kernels' predictions, the quickest first; of equals in the order given. A library that was not measured is
-    left out. On a device of another kind than the fitted one, the one with the most stages of those that differ by less
+    """The kernels' predictions, the quickest first; of equals in the order given. What was not measured and resembles
+    no other, as a library, is left out. On a device of another kind than the fitted one, the one with the most stages of those that differ by less
     than ``INDISTINCT`` comes first: stages hide latencies that nobody measured there."""
     fit = fit or committed()
     predictions = []
     for kernel in kernels:
         known = fit.of(kernel, device)
-        if kernel.config or not known.like:
+        if kernel.resembles_others or not known.like:
             predictions.append(predict(kernel, size, device, known))
     predictions.sort(key=lambda prediction: prediction.seconds)
     if predictions and device.capability != fit.capability:

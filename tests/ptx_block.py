@@ -1,4 +1,5 @@
 """Runs a block of a kernel from its PTX as far as its warps wait for one another: mbarriers, barriers, registers, TMA.
+Blocks of a cluster are run together.
 
 What only computes elements of C is left out: a register that depends on it is unknown, and no branch may. Lanes of a
 warp run together. Which warp goes on, and which copy lands, is drawn at every point where others could tell.
@@ -14,6 +15,8 @@ import numpy as np
 LANES = np.arange(32)
 BOX_ROW_BYTES = 128  # of what a copy moves
 SHARED, PARAMETERS = 0, 1 << 30  # addresses: of shared memory, and of a parameter at its index from here on
+STATIC = 1 << 20  # of what is declared in shared memory
+WINDOW = 1 << 24  # of shared memory; that of the block of rank r in a cluster is also at r + 1 of them
 COMPARED = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal
 }  # fmt: skip
@@ -24,7 +27,7 @@ COMPUTED: dict[str, Callable[..., np.ndarray]] = {
     "div": lambda a, b: np.sign(a) * np.sign(b) * (abs(a) // abs(b)), "shl": np.left_shift, "shr": np.right_shift,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     "bfe": lambda a, first, bits: (a >> first) & ((1 << bits) - 1), "selp": lambda a, b, p: np.where(p, a, b),
-    "shfl.sync": lambda a, lane, *_: a[lane],
+    "shfl.sync": lambda a, lane, *_: a[lane], "mapa": lambda a, rank: a + (rank + 1) * WINDOW,
 }  # fmt: skip
 
 
@@ -74,18 +77,31 @@ class Warp:
     operands: set[tuple[int, ...]] = field(default_factory=set)  # of the group that is open
     stores: list[tuple[int, int]] = field(default_factory=list)  # corners of the pieces of C
     waits: str = ""
+    met: int = 0  # how often it arrived where the cluster meets
 
 
 class Block:
     """``numbers``: the last 32-bit parameters. ``box_bytes``: of what a copy moves, by index of its parameter."""
 
-    def __init__(self, ptx: str, numbers: list[int], box_bytes: dict[int, int], program: int, programs: int, seed: int):
+    def __init__(
+        self,
+        ptx: str,
+        numbers: list[int],
+        box_bytes: dict[int, int],
+        program: int,
+        programs: int,
+        seed: int,
+        rank: int = 0,
+    ):
         head, body = ptx[ptx.index(".entry") :].split("\n{", 1)
         declared = re.findall(r"\.param\b[^,)]*?(\.\w+) (\w+_param_\d+)(?:\[\d+\])?[,)\s]", head)
         narrow = [name for kind, name in declared if kind == ".u32"]
         self.parameters = dict(zip(narrow[-len(numbers) :], numbers, strict=True))
         self.box_bytes, self.random = box_bytes, random.Random(seed)
         self.special = {"%ctaid.x": program, "%nctaid.x": programs, "global_smem": SHARED}
+        self.special |= {"%clusterid.x": program, "%nclusterid.x": programs, "%cluster_ctarank": rank}
+        self.special |= dict.fromkeys(re.findall(r"\.shared \.align \d+ \.b8 (\w+)\[", body), STATIC)
+        self.cluster, self.rank = [self], rank
         threads, maxnreg = (int(re.findall(rf"\.{name} (\d+)", head)[0]) for name in ("reqntid", "maxnreg"))
         self.warps = [Warp(index, allowed=maxnreg) for index in range(threads // 32)]
         # Each warp, and last the copy engine, is quick or slow: the ring is full at times, and empty at others.
@@ -96,6 +112,7 @@ class Block:
         self.boxes: dict[int, Box] = {}
         self.flying: list[tuple[Box, Mbarrier, int]] = []
         self.turn = 0
+        self.running: dict[int, Iterator[Callable[[], bool]]] = {}  # warps that have not returned
         self.copies: list[Box] = []
         self.barriers: dict[str, tuple[int, int]] = {}  # warps that have come, and how often it opened
         body = re.sub(r"//.*", "", body[: body.index("$L__func_end0")])
@@ -132,22 +149,7 @@ class Block:
 
     def run(self) -> None:
         """Until all warps have returned. Raises Hang or Race."""
-        running = {warp.index: self.steps(warp) for warp in self.warps}
-        ready = {index: next(steps) for index, steps in running.items()}
-        while running:
-            able = [index for index in running if ready[index]()] + [-1] * bool(self.flying)
-            if not able:
-                raise Hang("; ".join(f"warp {index} at {self.warps[index].waits}" for index in running))
-            (chosen,) = self.random.choices(able, [self.paces[index] for index in able])
-            if chosen < 0:
-                box, mbarrier, size = self.flying.pop(self.random.randrange(len(self.flying)))
-                box.landed = True
-                mbarrier.change(0, -size)
-                continue
-            try:
-                ready[chosen] = next(running[chosen])
-            except StopIteration:
-                del running[chosen]
+        run_cluster([self])
 
     def steps(self, warp: Warp) -> Iterator[Callable[[], bool]]:
         """Runs a warp; yields, where it may have to wait, whether it can go on."""
@@ -170,7 +172,7 @@ class Block:
             elif stem in ("mbarrier", "bar", "barrier", "setmaxnreg") or name.startswith("cp.async.bulk.tensor"):
                 warp.waits = f"{name} {operands}"
                 yield lambda: True
-                yield self.synchronise(warp, name, operands, int(lanes.sum()))
+                yield self.synchronise(warp, name, operands, lanes)
             elif stem == "wgmma":
                 self.multiply(warp, name, operands)
             elif stem == "elect":
@@ -184,6 +186,9 @@ class Block:
                 result = np.full(32, self.parameters[operands[1]])
             elif name == "ld.shared.b8":
                 result = np.array([self.memory[int(byte)] for byte in self.value(warp, operands[1], "u32")])
+            elif name == "ld.shared.b32":
+                (first,) = set(map(int, self.value(warp, operands[1], "u32")))
+                result = np.full(32, int.from_bytes(bytes(self.memory[first + i] for i in range(4)), "little"))
             elif name.startswith("st.shared") and kind == "b32":
                 values = np.array([self.value(warp, text, "u32")[0] for text in operands[1:]], "<u4")
                 first = int(self.value(warp, operands[0], "u32")[0])
@@ -202,26 +207,39 @@ class Block:
             for text in operands[:1]:
                 warp.registers.pop(text, None)
 
-    def synchronise(self, warp: Warp, name: str, operands: list[str], lanes: int) -> Callable[[], bool]:
+    def synchronise(self, warp: Warp, name: str, operands: list[str], active: np.ndarray) -> Callable[[], bool]:
         if name == "bar.warp.sync":
             return lambda: True
+        if name.startswith("barrier.cluster"):
+            return self.meet_cluster(warp, name)
+        if name.startswith("mbarrier.arrive.release.cluster"):
+            for address in self.value(warp, operands[-1], "u32")[active]:
+                self.of_cluster(int(address) // WINDOW - 1).mbarrier(int(address) % WINDOW).change(1, 0)
+            return lambda: True
+        lanes = int(active.sum())
         numbers = [int(self.value(warp, text, "u64")[0]) for text in operands if text not in ("_", "complete")]
         if name.startswith("mbarrier.init"):
             self.mbarriers[numbers[0]] = Mbarrier(numbers[1])
         elif name.startswith("mbarrier.arrive.expect_tx"):
             self.turn += 1
-            self.mbarriers[numbers[0]].change(lanes, numbers[1])
+            self.mbarrier(numbers[0]).change(lanes, numbers[1])
         elif name.startswith("mbarrier.arrive"):
-            self.mbarriers[numbers[0]].change(lanes * [*numbers, 1][1], 0)
+            self.mbarrier(numbers[0]).change(lanes * [*numbers, 1][1], 0)
         elif name.startswith("mbarrier.try_wait.parity"):
-            mbarrier, parity = self.mbarriers[numbers[0]], numbers[1]
+            mbarrier, parity = self.mbarrier(numbers[0]), numbers[1]
             return lambda: mbarrier.phase % 2 != parity
         elif name.startswith("setmaxnreg"):
             return self.change_registers(warp, numbers[0])
         elif name.startswith("cp.async.bulk.tensor.2d.global"):
             warp.stores.append((numbers[1], numbers[2]))
         elif name.startswith("cp.async.bulk.tensor"):
-            self.copy(numbers)
+            ranks = [self.rank]
+            if "multicast::cluster" in name:
+                mask = numbers.pop()
+                ranks = [rank for rank in range(len(self.cluster)) if mask >> rank & 1]
+                assert mask >> len(self.cluster) == 0
+            for rank in ranks:
+                self.of_cluster(rank).receive(self.turn, numbers)
         else:
             barrier, warps = operands[0], [*numbers, 32 * len(self.warps)][1] // 32
             come, opened = self.barriers.get(barrier, (0, 0))
@@ -240,15 +258,34 @@ class Block:
 
         return ready
 
-    def copy(self, numbers: list[int]) -> None:
+    def mbarrier(self, address: int) -> Mbarrier:
+        if address not in self.mbarriers:
+            raise Race(f"no mbarrier at {address} of block {self.rank}")
+        return self.mbarriers[address]
+
+    def of_cluster(self, rank: int) -> "Block":
+        """The block of a rank, which has to be there to be sent something."""
+        if not self.cluster[rank].running:
+            raise Race(f"block {rank} has gone")
+        return self.cluster[rank]
+
+    def meet_cluster(self, warp: Warp, name: str) -> Callable[[], bool]:
+        """All warps of the cluster arrive, and each then waits until the others have, once more each time."""
+        warps = [other for block in self.cluster for other in block.warps]
+        if "arrive" in name:
+            warp.met += 1
+            return lambda: True
+        return lambda: all(other.met >= warp.met for other in warps)
+
+    def receive(self, turn: int, numbers: list[int]) -> None:
         destination, matrix, *corner, mbarrier = numbers
         matrix -= PARAMETERS
         if any(destination in group for warp in self.warps for group in [*warp.reading, warp.open]):
-            raise Race(f"turn {self.turn} overwrites what a warpgroup still reads")
-        self.boxes[destination] = Box(self.turn, matrix, (corner[0], corner[1]))
+            raise Race(f"turn {turn} overwrites what a warpgroup still reads")
+        self.boxes[destination] = Box(turn, matrix, (corner[0], corner[1]))
         self.copies.append(self.boxes[destination])
         size = self.box_bytes[matrix]
-        self.flying.append((self.boxes[destination], self.mbarriers[mbarrier], size))
+        self.flying.append((self.boxes[destination], self.mbarrier(mbarrier), size))
 
     def multiply(self, warp: Warp, name: str, operands: list[str]) -> None:
         if name.startswith("wgmma.mma_async"):
@@ -269,3 +306,30 @@ class Block:
         elif name.startswith("wgmma.wait_group"):
             left = int(operands[0])
             warp.reading = warp.reading[len(warp.reading) - left :] if left else []
+
+
+def run_cluster(blocks: list[Block]) -> None:
+    """Until all warps have returned. Raises Hang or Race."""
+    draw = blocks[0].random
+    ready: dict[tuple[int, int], Callable[[], bool]] = {}
+    for block in blocks:
+        block.cluster = blocks
+        block.running = {warp.index: block.steps(warp) for warp in block.warps}
+    for block in blocks:
+        ready |= {(block.rank, index): next(steps) for index, steps in block.running.items()}
+    while ready:
+        able = [place for place, can in ready.items() if can()]
+        able += [(block.rank, -1) for block in blocks if block.flying]
+        if not able:
+            raise Hang("; ".join(f"block {rank} warp {i} at {blocks[rank].warps[i].waits}" for rank, i in ready))
+        ((rank, chosen),) = draw.choices(able, [blocks[rank].paces[index] for rank, index in able])
+        block = blocks[rank]
+        if chosen < 0:
+            box, mbarrier, size = block.flying.pop(draw.randrange(len(block.flying)))
+            box.landed = True
+            mbarrier.change(0, -size)
+            continue
+        try:
+            ready[rank, chosen] = next(block.running[chosen])
+        except StopIteration:
+            del ready[rank, chosen], block.running[chosen]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgemm.config import FLAGS, SPLITS, Config, warp_tile
+from hgemm.config import CLUSTERS, FLAGS, SPLITS, Config, warp_tile
 
 
 @pytest.mark.parametrize(
@@ -26,8 +26,9 @@ def test_a_name_spells_its_configuration(config: Config, name: str) -> None:
 
 
 SIZES = st.integers(1, 8).map(lambda exponent: 2**exponent)
-# Of the splits of K a configuration has one at most.
-SETS_OF_FLAGS = st.lists(st.sampled_from(FLAGS), unique_by=lambda flag: "split" if flag in SPLITS else flag)
+# Of the splits of K, and of the clusters, a configuration has one at most.
+KINDS = {**dict.fromkeys(SPLITS, "split"), **dict.fromkeys(CLUSTERS, "cluster")}
+SETS_OF_FLAGS = st.lists(st.sampled_from(FLAGS), unique_by=lambda flag: KINDS.get(flag, flag))
 
 
 @given(SIZES, SIZES, SIZES, st.integers(1, 12), SIZES, SIZES, SETS_OF_FLAGS)

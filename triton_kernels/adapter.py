@@ -15,7 +15,7 @@ from torch import Tensor
 from hgemm import cost, devices, measured
 from hgemm.arrangement import arrange_operands
 from hgemm.backends import Backend, LaunchAt, Properties
-from hgemm.config import THREADS_PER_WARP, Config
+from hgemm.config import CLUSTERS, THREADS_PER_WARP, Config
 from hgemm.cost import Kernel, Size
 from hgemm.devices import Rates
 from hgemm.problem import DTYPES, Problem, UnsupportedProblem, batch_rule, vector_rule
@@ -24,6 +24,7 @@ from hgemm.triton_kernels.configs import GLUON, MMA_SYNC, POINTER, TMA, Family
 from hgemm.triton_kernels.specialized_configs import FLAG, is_specialized
 
 OLDEST_TRITON = (3, 6)
+OLDEST_MULTICAST = (3, 7)
 REGISTERS = 65_536  # of a multiprocessor
 
 
@@ -109,9 +110,12 @@ def default_config(family: Family, device: Rates, problem: Problem) -> str:
     """Of those meant for the device, which need not be there, the one that was the quickest when this very product was
     measured, else the one that the cost model expects to be so."""
     size = Size.of(problem, transposed=problem.out.letter == "t")
-    ranking = [prediction.config for prediction in cost.rank(kernels(family, device, size), size, device)]
+    offered = kernels(family, device, size)
     known = measured.configuration(device.title, family.name, size)
-    return (known if known in ranking else ranking[0] if ranking else None) or family.configs[0].config.name
+    if known in {kernel.config.name for kernel in offered if kernel.config}:
+        return known
+    ranking = cost.rank(offered, size, device)
+    return (ranking[0].config if ranking else None) or family.configs[0].config.name
 
 
 def kernels(family: Family, device: Rates, size: Size) -> tuple[Kernel, ...]:
@@ -120,6 +124,8 @@ def kernels(family: Family, device: Rates, size: Size) -> tuple[Kernel, ...]:
     specialised, which would be launched for each matrix. Where those cannot be had, they are left out too."""
     found = _kernels(family.name, device.capability)
     left_out = {"persistent", FLAG} if size.batch > 1 else {FLAG} if _specialized_missing() else set()
+    if _triton_missing() or _multicast_missing():
+        left_out |= CLUSTERS.keys()
     return tuple(kernel for kernel in found if kernel.config and left_out.isdisjoint(kernel.config.flags))
 
 
@@ -230,13 +236,19 @@ def _compiled(module: str) -> ModuleType:
     return importlib.import_module(f"hgemm.triton_kernels.{module}")
 
 
+def _version() -> tuple[int, ...]:
+    import triton
+
+    return tuple(int(part) for part in triton.__version__.split(".")[:2])
+
+
 @functools.cache
 def _triton_missing() -> str | None:
     try:
         import triton
     except Exception as error:  # a broken installation can raise anything
         return f"Triton cannot be imported ({type(error).__name__}: {error}); pip install 'triton>=3.6'"
-    if tuple(int(part) for part in triton.__version__.split(".")[:2]) < OLDEST_TRITON:
+    if _version() < OLDEST_TRITON:
         return f"it needs Triton 3.6 or newer, found {triton.__version__}; pip install 'triton>=3.6'"
     return None
 
@@ -302,7 +314,19 @@ def _specialized_rule(config: str | None, device: Any) -> str | None:
             f"configuration {config} multiplies with wgmma, which is for compute capability 9.0, and {device.name} has "
             f"{device.major}.{device.minor}; leave config out"
         )
-    return _specialized_missing()
+    return _specialized_missing() or (_multicast_missing() if Config.parse(config).cluster > 1 else None)
+
+
+@functools.cache
+def _multicast_missing() -> str | None:
+    import triton
+
+    if _version() < OLDEST_MULTICAST:
+        return (
+            f"multicast to a cluster of blocks needs Gluon of Triton 3.7 or newer, found {triton.__version__}; "
+            f"pip install 'triton>=3.7', or leave config out"
+        )
+    return None
 
 
 @functools.cache

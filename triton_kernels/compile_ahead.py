@@ -23,6 +23,7 @@ from hgemm.triton_kernels.specialized_configs import blocks, is_specialized, spe
 
 DTYPE_NAMES = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 POINTERS = ("a", "b", "c")
+STATIC_SHARED = re.compile(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]")
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def compile_ahead(
     return Compiled(
         ptx=compiled.asm["ptx"],
         cubin=compiled.asm["cubin"],
-        shared_bytes=compiled.metadata.shared,
+        shared_bytes=compiled.metadata.shared + sum(map(int, STATIC_SHARED.findall(compiled.asm["ptx"]))),
         scratch_bytes=compiled.metadata.global_scratch_size,
         registers=usage["REG"],
         stack_bytes=usage["STACK"] + usage["LOCAL"],
@@ -132,11 +133,13 @@ def compile_ahead(
 
 def _descriptors(config: str, layout: str, dtype: torch.dtype) -> dict[str, str]:
     """The types of the descriptors that a specialised kernel is given, by argument."""
-    from hgemm.triton_kernels.host_descriptors import SWIZZLED
+    from hgemm.triton_kernels.host_descriptors import layouts
 
     return {
-        f"{name}_matrix": f"tensordesc<{DTYPE_NAMES[dtype]}[{rows}, {columns}],{SWIZZLED!r}>"
-        for name, (rows, columns) in zip(POINTERS, blocks(config, *layout), strict=True)
+        f"{name}_matrix": f"tensordesc<{DTYPE_NAMES[dtype]}[{rows}, {columns}],{shared!r}>"
+        for name, (rows, columns), shared in zip(
+            POINTERS, blocks(config, *layout), layouts(config, *layout), strict=True
+        )
     }
 
 

@@ -29,18 +29,24 @@ class Descriptors:
     """
 
     def __init__(
-        self, describe: Callable[..., Any], dtype: torch.dtype, p: Arrangement, blocks: Sequence[Block]
+        self,
+        describe: Callable[..., Any],
+        dtype: torch.dtype,
+        p: Arrangement,
+        blocks: Sequence[Block],
+        layouts: Sequence[Any] = (),
     ) -> None:
         """``describe``: makes one of a base, a shape, strides and a block. ``blocks``: rows and columns of what one
-        copy moves, of A, B and, if C is described too, of C as they are stored."""
+        copy moves, of A, B and, if C is described too, of C as they are stored. ``layouts``: theirs in shared memory,
+        where ``describe`` has to be told."""
         stored = (
             ((p.M, p.K) if p.a_layout == "n" else (p.K, p.M), p.stride_a),
             ((p.K, p.N) if p.b_layout == "n" else (p.N, p.K), p.stride_b),
             ((p.M, p.N), p.stride_c),
         )
         self._templates = tuple(
-            describe(Pointer(dtype), list(shape), [stride, 1], list(block))
-            for (shape, stride), block in zip(stored, blocks, strict=False)
+            describe(Pointer(dtype), list(shape), [stride, 1], list(block), *layout)
+            for (shape, stride), block, *layout in zip(stored, blocks, *([layouts] if layouts else []), strict=False)
         )
 
     def of(self, *operands: Any) -> list[Any]:

@@ -17,13 +17,28 @@ from hgemm.backends import LaunchAt
 from hgemm.config import Config
 from hgemm.problem import Problem
 from hgemm.triton_kernels import launcher
+from hgemm.triton_kernels.clusters import bases
 from hgemm.triton_kernels.descriptors import Descriptors
 from hgemm.triton_kernels.launcher import Launcher, Pointer, workspace
 from hgemm.triton_kernels.shared_tiles import addition
-from hgemm.triton_kernels.specialized_configs import blocks, sharing_of, specialized_options
+from hgemm.triton_kernels.specialized_configs import blocks, programs_of, sharing_of, specialized_options
 
-# Rows of 64 elements and more: the eight 16-byte chunks of 128 bytes, in an order that changes from row to row.
-SWIZZLED = NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
+
+def layouts(config: str, a_layout: str, b_layout: str) -> tuple[NVMMASharedLayout, ...]:
+    """Of what one copy moves, of A, B and C as they are stored: of rows of 64 elements and more, the eight 16-byte
+    chunks of 128 bytes, in an order that changes from row to row. And which block of a cluster has what."""
+    o = specialized_options(config)
+    m, n = o["CLUSTER_M"], o["CLUSTER_N"]
+    of_each = bases(m, n, 1, 0), bases(m, n, 0, 1), bases(m, n, 1, 1)
+    stored = a_layout, b_layout, "n"
+    found = []
+    for block, cga, letter in zip(blocks(config, a_layout, b_layout), of_each, stored, strict=True):
+        cga = [basis if letter == "n" else basis[::-1] for basis in cga]
+        parts = 1 << sum(basis[1] > 0 for basis in cga)
+        more = {"cga_layout": cga} if cga else {}
+        width = min(128, 2 * block[1] // parts)
+        found.append(NVMMASharedLayout(swizzle_byte_width=width, element_bitwidth=16, rank=2, **more))
+    return tuple(found)
 
 
 class Launch:
@@ -32,14 +47,19 @@ class Launch:
     def __init__(self, kernel: Launcher, config: str, device: torch.device, dtype: torch.dtype, p: Arrangement) -> None:
         self._options = {"A_LAYOUT": p.a_layout, "B_LAYOUT": p.b_layout, **specialized_options(config)}
         block_m, block_n = self._options["BLOCK_M"], self._options["BLOCK_N"]
-        tiles = -(-p.M // block_m) * -(-p.N // block_n)
-        programs = torch.cuda.get_device_properties(device).multi_processor_count
-        sharing = sharing_of(Config.parse(config), programs, p.M, p.N, p.K)
+        tiles = -(-p.M // block_m) * -(-p.N // block_n)  # of a cluster, where blocks are one
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        programs = programs_of(Config.parse(config), multiprocessors)
+        sharing = sharing_of(Config.parse(config), multiprocessors, p.M, p.N, p.K)
         form = (config, device, dtype, p.a_layout, p.b_layout)
         numbers = (p.M, p.N, p.K, *sharing)
         self._multiply = launcher.Launch(kernel, form, min(programs, sharing.items(tiles)), numbers, self._options)
         self._described = Descriptors(
-            functools.partial(TensorDescriptor, layout=SWIZZLED), dtype, p, blocks(config, p.a_layout, p.b_layout)
+            TensorDescriptor,
+            dtype,
+            p,
+            blocks(config, p.a_layout, p.b_layout),
+            layouts(config, p.a_layout, p.b_layout),
         )
         self._device, self._dtype = device, dtype
         self._places = (tiles - sharing.whole) * sharing.parts

@@ -37,7 +37,7 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from hgemm.backends import LaunchAt
 from hgemm.problem import Problem
-from hgemm.triton_kernels import host_descriptors, shared_tiles, tile_order
+from hgemm.triton_kernels import clusters, host_descriptors, shared_tiles, tile_order
 from hgemm.triton_kernels.launcher import Launcher
 
 # Gluon calls functions of its own alone; these are the same text.
@@ -45,8 +45,7 @@ grouped_tile = gluon.jit(tile_order.grouped_tile.fn)
 tile_count = gluon.jit(tile_order.tile_count.fn)
 item_of = gluon.jit(shared_tiles.item_of.fn)
 
-# Under their names in Triton 3.9, else in 3.6 and 3.7.
-async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
+# Under its name in Triton 3.9, else in 3.6 and 3.7.
 async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
 
 
@@ -59,6 +58,7 @@ class Work:
     b_ring: gl.shared_memory_descriptor
     filled: gl.shared_memory_descriptor  # an mbarrier a stage: its tiles have arrived
     freed: gl.shared_memory_descriptor  # and: all warpgroups have read them
+    freed_by_all: gl.tensor  # in a cluster, instead: those of all blocks have
     tiles_m: gl.tensor
     tiles_n: gl.tensor
     steps: gl.tensor
@@ -72,13 +72,17 @@ class Work:
     BLOCK_K: gl.constexpr
     GROUP_M: gl.constexpr
     STAGES: gl.constexpr
+    CLUSTER_M: gl.constexpr
+    CLUSTER_N: gl.constexpr
+    BLOCKS: gl.constexpr  # of a cluster
 
     @gluon.constexpr_function
-    def __init__(self, ring, numbers, a_layout, b_layout, a_copies, shape):
-        self.a_ring, self.b_ring, self.filled, self.freed = ring
+    def __init__(self, ring, numbers, a_layout, b_layout, a_copies, shape, cluster):
+        self.a_ring, self.b_ring, self.filled, self.freed, self.freed_by_all = ring
         self.tiles_m, self.tiles_n, self.steps, self.whole, self.parts = numbers
         self.A_LAYOUT, self.B_LAYOUT, self.A_COPIES = (gl.constexpr(x) for x in (a_layout, b_layout, a_copies))
         self.BLOCK_M, self.BLOCK_N, self.BLOCK_K, self.GROUP_M, self.STAGES = (gl.constexpr(size) for size in shape)
+        self.CLUSTER_M, self.CLUSTER_N, self.BLOCKS = (gl.constexpr(size) for size in cluster)
 
     @gluon.jit
     def items(self):
@@ -123,6 +127,8 @@ def matmul_specialized(
     DOWN: gl.constexpr,  # warpgroups that multiply: one above the other,
     ACROSS: gl.constexpr,  # or one beside the other
     C_BUFFERS: gl.constexpr,  # of each warpgroup
+    CLUSTER_M: gl.constexpr,  # blocks
+    CLUSTER_N: gl.constexpr,
     SHARED: gl.constexpr,
     REGISTERS: gl.constexpr,  # of a multiplying thread
     COPY_REGISTERS: gl.constexpr,
@@ -134,20 +140,69 @@ def matmul_specialized(
     a_ring = _allocate(a_matrix, STAGES * a_copies)
     b_ring = _allocate(b_matrix, STAGES)
     c_ring = _allocate(c_matrix, groups * C_BUFFERS)
-    filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    freed = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    blocks: gl.constexpr = CLUSTER_M * CLUSTER_N
+    filled = gl.allocate_shared_memory(gl.int64, [STAGES, blocks], clusters.barriers_of_each(blocks))
+    freed = filled
+    if blocks == 1:
+        freed = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     for stage in gl.static_range(STAGES):
         mbarrier.init(filled.index(stage), count=1)
-        mbarrier.init(freed.index(stage), count=groups)
+        if blocks == 1:
+            mbarrier.init(freed.index(stage), count=groups)
+    freed_by_all = gl.to_tensor(0)
+    if blocks > 1:
+        freed_by_all = clusters.allocate_barriers()
+        clusters.init(freed_by_all, STAGES, groups * blocks)
     work = Work(
-        (a_ring, b_ring, filled, freed),
+        (a_ring, b_ring, filled, freed, freed_by_all),
         (tile_count(M, BLOCK_M), tile_count(N, BLOCK_N), tile_count(K, BLOCK_K), whole, parts),
         A_LAYOUT,
         B_LAYOUT,
         a_copies,
         (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES),
+        (CLUSTER_M, CLUSTER_N, blocks),
     )
-    if groups == 1:
+    if blocks > 1:  # the three warps beside the copying one have to meet those of other blocks too
+        if groups == 1:
+            gl.warp_specialize(
+                [
+                    (_multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                    (_copy, (work, a_matrix, b_matrix)),
+                    (_meet, ()),
+                    (_meet, ()),
+                    (_meet, ()),
+                ],
+                [1, 1, 1, 1],
+                [COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
+            )
+        elif groups == 2:
+            gl.warp_specialize(
+                [
+                    (_multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                    (_multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                    (_copy, (work, a_matrix, b_matrix)),
+                    (_meet, ()),
+                    (_meet, ()),
+                    (_meet, ()),
+                ],
+                [4, 1, 1, 1, 1],
+                [REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
+            )
+        else:
+            gl.warp_specialize(
+                [
+                    (_multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                    (_multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                    (_multiply_third, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                    (_copy, (work, a_matrix, b_matrix)),
+                    (_meet, ()),
+                    (_meet, ()),
+                    (_meet, ()),
+                ],
+                [4, 4, 1, 1, 1, 1],
+                [REGISTERS, REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
+            )
+    elif groups == 1:
         gl.warp_specialize(
             [
                 (_multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
@@ -192,24 +247,40 @@ def _copy(work, a_matrix, b_matrix):
 
     Outside of the matrices the copy engine fills in zeros, and counts the bytes of the whole tile either way.
     """
+    if work.BLOCKS > 1:
+        clusters.meet()
     stage = 0
     phase = 1  # of an mbarrier without a completed phase, the one before the first counts as completed
     for item in range(gl.program_id(0), work.items(), gl.num_programs(0)):
         m, n, _, first, count = work.item(item)
         for step in range(first, first + count):
             k = step * work.BLOCK_K
-            mbarrier.wait(work.freed.index(stage), phase)
+            if work.BLOCKS > 1:
+                clusters.wait(work.freed_by_all, stage, phase)
+            else:
+                mbarrier.wait(work.freed.index(stage), phase)
             landed = work.filled.index(stage)
-            mbarrier.expect(landed, work.A_COPIES * a_matrix.block_type.nbytes + b_matrix.block_type.nbytes)
+            a_bytes: gl.constexpr = work.A_COPIES * a_matrix.block_type.nbytes // work.CLUSTER_M
+            bytes_of_each: gl.constexpr = a_bytes + b_matrix.block_type.nbytes // work.CLUSTER_N
+            mbarrier.expect(landed, bytes_of_each)
             for copy in gl.static_range(work.A_COPIES):
                 row = m + copy * (work.BLOCK_M // work.A_COPIES)
                 a_tile = work.a_ring.index(stage * work.A_COPIES + copy)
-                async_load(a_matrix, [row, k] if work.A_LAYOUT == "n" else [k, row], landed, a_tile)
-            async_load(b_matrix, [k, n] if work.B_LAYOUT == "n" else [n, k], landed, work.b_ring.index(stage))
+                clusters.load(a_matrix, [row, k] if work.A_LAYOUT == "n" else [k, row], landed, a_tile)
+            clusters.load(b_matrix, [k, n] if work.B_LAYOUT == "n" else [n, k], landed, work.b_ring.index(stage))
             stage += 1
             if stage == work.STAGES:
                 stage = 0
                 phase ^= 1
+    if work.BLOCKS > 1:
+        clusters.meet()
+
+
+@gluon.jit
+def _meet():
+    """A warp that does nothing but meet those of the other blocks of the cluster."""
+    clusters.meet()
+    clusters.meet()
 
 
 @gluon.jit
@@ -230,7 +301,9 @@ def _multiply(
     row: gl.constexpr = GROUP // ACROSS * rows
     column: gl.constexpr = GROUP % ACROSS * columns
     copied: gl.constexpr = work.BLOCK_M // work.A_COPIES  # rows
-    wgmma: gl.constexpr = gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, columns, 16])
+    wgmma: gl.constexpr = clusters.sums_layout(columns // work.CLUSTER_N, work.CLUSTER_M, work.CLUSTER_N)
+    if work.BLOCKS > 1:
+        clusters.meet()
     stage = 0
     phase = 0
     for item in range(gl.program_id(0), work.items(), gl.num_programs(0)):
@@ -250,13 +323,19 @@ def _multiply(
             mbarrier.wait(work.filled.index(stage), phase)
             tile_sums = warpgroup_mma(a_tile, b_tile, tile_sums, is_async=True)
             tile_sums = warpgroup_mma_wait(1, deps=[tile_sums])
-            mbarrier.arrive(work.freed.index(work.before(stage)), pred=step > 0)
+            if work.BLOCKS > 1:
+                clusters.arrive(work.freed_by_all, work.before(stage), step > 0, work.BLOCKS)
+            else:
+                mbarrier.arrive(work.freed.index(work.before(stage)), pred=step > 0)
             stage += 1
             if stage == work.STAGES:
                 stage = 0
                 phase ^= 1
         tile_sums = warpgroup_mma_wait(0, deps=[tile_sums])
-        mbarrier.arrive(work.freed.index(work.before(stage)))
+        if work.BLOCKS > 1:
+            clusters.arrive(work.freed_by_all, work.before(stage), True, work.BLOCKS)
+        else:
+            mbarrier.arrive(work.freed.index(work.before(stage)))
         if SHARED and item >= work.whole:
             part = sums + place.to(gl.int64) * (work.BLOCK_M * work.BLOCK_N)
             down = row + gl.arange(0, rows, gl.SliceLayout(1, wgmma))
@@ -265,6 +344,8 @@ def _multiply(
         else:
             _store(tile_sums, c_ring, c_matrix, m + row, n + column, GROUP, 0, C_BUFFERS)
     tma.store_wait(0)
+    if work.BLOCKS > 1:
+        clusters.meet()
 
 
 @gluon.jit

@@ -7,6 +7,7 @@ warps are the multiplying ones, four a warpgroup, and its stages are buffers. Wi
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 from hgemm.config import Config
@@ -39,6 +40,31 @@ SPECIALIZED = {
     "64x128x128_s4_w64x32_specialized_tail": 213_172,
 }
 
+# Blocks of a cluster, that share tiles by multicast. Beside what those above have, a kilobyte with the mbarriers
+# that they arrive at across blocks.
+MULTICAST = {
+    "128x256x64_s4_w64x64_multicast-b_specialized": 230_568,
+    "128x256x64_s4_w64x64_multicast-b_specialized_tail": 230_584,
+    "256x128x64_s4_w64x64_multicast-b_specialized": 230_568,
+    "192x128x64_s5_w64x32_multicast-b_specialized": 230_580,
+    "128x128x64_s6_w64x32_multicast-b_specialized": 230_584,
+    "128x128x64_s6_w64x32_multicast-b_specialized_tail": 230_600,
+    "64x256x64_s5_w64x64_multicast-b_specialized_tail": 222_348,
+    "64x128x128_s4_w64x32_multicast-b_specialized": 214_148,
+    "64x128x128_s4_w64x32_multicast-b_specialized_tail": 214_148,
+    "64x64x128_s6_w32x32_multicast-b_specialized": 205_972,
+    "64x64x128_s6_w32x32_multicast-ab_specialized": 205_972,
+    "128x64x128_s4_w32x32_multicast_specialized": 214_184,
+    "128x64x128_s4_w32x32_multicast_specialized_tail": 214_200,
+    "128x64x128_s4_w32x32_multicast4_specialized": 214_184,
+    "128x64x128_s4_w32x32_multicast-b_specialized": 214_184,
+    "128x64x128_s4_w32x32_multicast-ab_specialized": 214_184,
+    "128x32x128_s5_w32x16_multicast_specialized": 214_192,
+    "128x32x128_s5_w32x16_multicast4_specialized": 214_192,
+}
+SPECIALIZED |= MULTICAST
+
+
 # Of a thread, by how many warpgroups multiply. It holds up to 128 sums, 64 where there are three, and what it has to
 # address: with 24 for that of the copying warp, which is the least there is, 504 of the 512 that 128 threads share are
 # used. No 192x256: a wgmma of 256 columns takes 154 registers, and ptxas gives it no more than the 128 that each of 512
@@ -67,24 +93,28 @@ def specialized_options(name: str) -> dict[str, Any]:
     config = Config.parse(name)
     groups = config.warps // 4
     down = groups if config.tile_m > 64 else 1
+    blocks_m, blocks_n = config.cluster_shape
     rows, columns = config.tile_m // down, config.tile_n * down // groups
     # Pieces of C are 64 columns, the 128 bytes of a swizzled row, and go by two buffers in turn where there is room.
     two_pieces = 2 * groups * rows * 128
     room = SHARED_BYTES - 2 * config.stages * config.tile_k * (config.tile_m + config.tile_n)
     return {
-        "BLOCK_M": config.tile_m,
-        "BLOCK_N": config.tile_n,
+        "BLOCK_M": config.tile_m * blocks_m,
+        "BLOCK_N": config.tile_n * blocks_n,
         "BLOCK_K": config.tile_k,
         # A wave of 132 tiles of 128x256 is then 2048 rows and 2112 columns of C; of 256x128 it is so with GROUP_M.
-        "GROUP_M": 2 * GROUP_M if config.tile_n > config.tile_m else GROUP_M,
+        "GROUP_M": (2 * GROUP_M if config.tile_n > config.tile_m else GROUP_M) // blocks_m,
         "STAGES": config.stages,
         "DOWN": down,
         "ACROSS": groups // down,
         "C_BUFFERS": 2 if columns > 64 and two_pieces <= room else 1,
+        "CLUSTER_M": blocks_m,
+        "CLUSTER_N": blocks_n,
         "SHARED": "tail" in config.flags,
         "REGISTERS": REGISTERS[groups],
         "COPY_REGISTERS": COPY_REGISTERS,
         "num_warps": 4,
+        **({"num_ctas": config.cluster} if config.cluster > 1 else {}),
         "enable_fp_fusion": True,  # see configs.launch_options
     }
 
@@ -93,13 +123,14 @@ def specialized_options(name: str) -> dict[str, Any]:
 def blocks(name: str, a_layout: str, b_layout: str) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
     """Rows and columns of what one copy moves, of A, B and C as they are stored. Each is a power of two: what A's tile
     is not, its warpgroups' parts are."""
-    o = specialized_options(name)
+    o, config = specialized_options(name), Config.parse(name)
     rows = o["BLOCK_M"] // o["DOWN"]
-    a, b = (rows if o["DOWN"] == 3 else o["BLOCK_M"], o["BLOCK_K"]), (o["BLOCK_K"], o["BLOCK_N"])
+    parted = o["DOWN"] == 3 or config.cluster > 1
+    a, b = (rows if parted else o["BLOCK_M"], o["BLOCK_K"]), (o["BLOCK_K"], o["BLOCK_N"])
     return (
         a if a_layout == "n" else a[::-1],
         b if b_layout == "n" else b[::-1],
-        (rows, 64),
+        (rows, min(64, o["BLOCK_N"] // o["CLUSTER_N"]) * o["CLUSTER_N"]),
     )
 
 
@@ -158,11 +189,23 @@ def share(tiles: int, programs: int, steps: int, step_cost: int, tile_elements: 
     return min(candidates, key=cost)
 
 
+def programs_of(config: Config, multiprocessors: int) -> int:
+    """Programs that run at once on a device, one block or cluster of them each.
+
+    A cluster's blocks run on multiprocessors of one GPC. These come in pairs, and a GPC of an H200 has 16 or 18: of
+    larger clusters it holds as many as 16 do."""
+    if config.cluster <= 2:
+        return multiprocessors // config.cluster
+    return max(1, multiprocessors // 16 * 16 // config.cluster)
+
+
 def sharing_of(config: Config, multiprocessors: int, M: int, N: int, K: int) -> Sharing:
-    """How the kernel shares out the tiles of an M x N product over K, if ``config`` is one that shares them."""
-    tiles, steps = -(-M // config.tile_m) * -(-N // config.tile_n), -(-K // config.tile_k)
+    """How the kernel shares out the tiles of an M x N product over K, if ``config`` is one that shares them. Those of
+    the blocks of a cluster are one."""
+    tiles, steps = math.prod(config.tiles(M, N)) // config.cluster, -(-K // config.tile_k)
     if "tail" not in config.flags:
         return Sharing(tiles, 1)
     step = config.tile_k * step_cost(config.tile_m, config.tile_n)
     reading = READING_COST * (M + N) * K / multiprocessors
-    return share(tiles, multiprocessors, steps, step, config.tile_m * config.tile_n, reading)
+    programs = programs_of(config, multiprocessors)
+    return share(tiles, programs, steps, step, config.tile_m * config.tile_n, reading)
