@@ -88,7 +88,7 @@ def meet():
     _asm(
         """{
         fence.mbarrier_init.release.cluster;
-        barrier.cluster.arrive.release.aligned;
+        barrier.cluster.arrive.relaxed.aligned;
         barrier.cluster.wait.acquire.aligned;
         mov.u32 $0, 0;
         }""",
@@ -103,7 +103,7 @@ def wait(barriers, stage, phase):
         """{
         .reg .pred complete;
         waitLoop:
-        mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [$1], $2;
+        mbarrier.try_wait.parity.shared::cta.b64 complete, [$1], $2;
         @!complete bra.uni waitLoop;
         mov.u32 $0, 0;
         }""",
@@ -124,7 +124,7 @@ def arrive(barriers, stage, wanted, BLOCKS: gl.constexpr):
         and.b32 %rank, %rank, 127;
         setp.lt.u32 %arrives, %rank, $2;
         @%arrives mapa.shared::cluster.u32 %remote, $1, %rank;
-        @%arrives mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%remote];
+        @%arrives mbarrier.arrive.shared::cluster.b64 _, [%remote];
         mov.u32 $0, 0;
         }""",
         "=r,r,r",
