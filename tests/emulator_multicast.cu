@@ -1,7 +1,7 @@
 // Kernels of clusters whose two blocks share tiles by multicast, each right by itself and wrong in a few named ways,
 // for test_emulator_multicast.py. `Fault` 0 is right.
 #include "launch.cuh"
-#include "ptx.cuh"
+#include "ptx_cluster.cuh"
 
 using hgemm::Matrices;
 using hgemm::TensorMap;

@@ -1,6 +1,6 @@
 // Small kernels, each right by itself and wrong in a few named ways, for test_emulator_rules.py. `Fault` 0 is right.
 #include "launch.cuh"
-#include "ptx.cuh"
+#include "ptx_cluster.cuh"
 
 using hgemm::Matrices;
 using hgemm::TensorMap;

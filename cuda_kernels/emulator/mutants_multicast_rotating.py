@@ -157,8 +157,8 @@ MUTANTS = (
         "sends-first",
         "a block sends to another before they have met",
         ROTATING,
-        f"    if (Config::CLUSTER == 1) start_copying();\n  }}\n  {MEET} are initialised for everyone\n{START_BEHIND}",
-        f"    start_copying();\n  }}\n  {MEET} are initialised for everyone\n",
+        f"  {MEET} are initialised for everyone\n{START_BEHIND}",
+        f"{START_BEHIND}  {MEET} are initialised for everyone\n",
         "mbarrier",
     ),
     _whole(
