@@ -118,11 +118,9 @@ FEW_ROWS = (
     # 4 x ((32 + 64) x 256 + 8) bytes: two blocks, one on sm_120.
     _tma("32x64x128_s4_w32x16", 2),
     _tma("32x64x128_s4_w32x16_split2", 2),
-    # Tiles are seldom a multiple of what the device holds, 10,240 columns are 160 of 64 for 132 multiprocessors, and a
-    # multiprocessor with a tile more than its neighbour reads on alone. Here all have the same bytes to read, to a tile
-    # of K. 5 x ((16 + 128) x 128 + 16) and 4 x ((32 + 128) x 128 + 16) bytes: two blocks, one on sm_120.
-    _tma("16x128x64_s5_w16x32_rotate_persistent_tail", 2),
-    _tma("32x128x64_s4_w32x32_rotate_persistent_tail", 2),
+    # 4 x ((32 + 128) x 128 + 8) bytes: two blocks, one on sm_120.
+    _tma("32x128x64_s4_w32x32_split2", 2),
+    _tma("32x128x64_s4_w32x32_split4", 2),
 )
 
 FAMILIES: dict[str, Family] = {

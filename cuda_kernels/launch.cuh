@@ -29,6 +29,7 @@ struct Matrices {
 struct Box {
   int rows, columns;
   int swizzle_span;
+  int fetched = 256;  // bytes that L2 fetches from memory at a time
 };
 
 }  // namespace hgemm
@@ -213,6 +214,8 @@ inline const char* encode_tensor_map(TensorMap* map, const Matrices& matrices, c
                                      : box.swizzle_span == 64 ? CU_TENSOR_MAP_SWIZZLE_64B
                                      : box.swizzle_span == 32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                                               : CU_TENSOR_MAP_SWIZZLE_NONE;
+  const CUtensorMapL2promotion promotion =
+      box.fetched == 256 ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_L2_128B;
   const cuuint64_t size[3] = {static_cast<cuuint64_t>(matrices.columns), static_cast<cuuint64_t>(matrices.rows),
                               static_cast<cuuint64_t>(matrices.batch)};
   const cuuint64_t stride_bytes[2] = {static_cast<cuuint64_t>(matrices.row_stride) * 2,
@@ -223,8 +226,7 @@ inline const char* encode_tensor_map(TensorMap* map, const Matrices& matrices, c
     return encode(reinterpret_cast<CUtensorMap*>(map),
                   matrices.bfloat16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3,
                   const_cast<void*>(matrices.base), size, stride_bytes, box_size, element_stride,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                  CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   };
   CUresult error = attempt();
   if (error == CUDA_ERROR_INVALID_CONTEXT) {  // a thread has no context before its first call into the runtime

@@ -69,10 +69,17 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
   const BlockTile tile = block_tile<Config>(ptx::block_index() / Config::PARTS, c.M, c.N);
   const int k_tiles = k_range.count;
 
+  // Of few rows all blocks run at once, in step. Each column of tiles begins elsewhere in K and goes round: so they do
+  // not all want the same lines of A, nor such lines of B as lie a multiple of its row's bytes apart.
+  int first_k_tile = 0;
+  if (few_rows<Config> && k_tiles > 0) first_k_tile = tile.column / Config::TILE_N * 5 % k_tiles;
+
   // Outside A and B the copy engine fills in zeros, and counts the bytes of the whole box either way.
   auto copy_tile = [&](int stage, int k_tile) {
     const uint32_t barrier = landed + stage * BARRIER_BYTES;
-    const int k0 = (k_range.first + k_tile) * Config::TILE_K;
+    int from = k_tile;
+    if (few_rows<Config> && (from += first_k_tile) >= k_tiles) from -= k_tiles;
+    const int k0 = (k_range.first + from) * Config::TILE_K;
     ptx::mbarrier_arrive_expect_tx(barrier, Ring::BYTES);
     copy_boxes<typename Ring::A>(Ring::a(ring, stage), &a_map, barrier, tile.row, k0, a_batched ? tile.batch : 0);
     copy_boxes<typename Ring::B>(Ring::b(ring, stage), &b_map, barrier, tile.column, k0, b_batched ? tile.batch : 0);

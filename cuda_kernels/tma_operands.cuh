@@ -8,6 +8,10 @@
 
 namespace hgemm {
 
+// Whether a tile is so flat that the time is that of reading B.
+template <class Config>
+constexpr bool few_rows = Config::TILE_M < 64;
+
 // The boxes of one operand's tile, whose first element is (outer, k): into this block, or into all of a cluster.
 template <class Tile, int Cluster = 1>
 HGEMM_DEVICE void copy_boxes(uint32_t tile, const TensorMap* map, uint32_t barrier, int outer, int k, int batch) {
@@ -57,8 +61,10 @@ const char* encode_operands(const HgemmProblem& p, TensorMap* a_map, TensorMap* 
   if (p.a_column_stride != 1 || p.b_column_stride != 1)
     return message("TMA needs contiguous rows: column strides %lld and %lld", (long long)p.a_column_stride,
                    (long long)p.b_column_stride);
-  if (const char* error = encode_tensor_map(a_map, a, {A::ROWS, A::BOX_COLUMNS, A::SPAN})) return error;
-  return encode_tensor_map(b_map, b, {B::ROWS, B::BOX_COLUMNS, B::SPAN});
+  // Of few rows nothing but reading B takes time, and memory delivers most where it is asked for what is needed alone.
+  const int fetched = few_rows<Config> ? 128 : 256;
+  if (const char* error = encode_tensor_map(a_map, a, {A::ROWS, A::BOX_COLUMNS, A::SPAN, fetched})) return error;
+  return encode_tensor_map(b_map, b, {B::ROWS, B::BOX_COLUMNS, B::SPAN, fetched});
 }
 
 }  // namespace hgemm

@@ -28,10 +28,8 @@ struct TmaRing {
   static constexpr int BYTES = Config::STAGES * Tile::BYTES;
   // Tiles from the one that frees a stage to the one during which it is refilled, for a slower warp to catch up in: of
   // four stages of 48 KB two are copied ahead, and that keeps the copy engine busy. Shallow tiles take half the time,
-  // and want three ahead. Where rows are few the copies are all that takes time, and none of them waits longer than it
-  // has to.
-  static constexpr bool FEW_ROWS = Config::TILE_M < 64;
-  static constexpr int LAG = Config::STAGES > 3 && Config::TILE_K >= 64 && !FEW_ROWS ? Config::STAGES - 2 : 1;
+  // and want three ahead.
+  static constexpr int LAG = Config::STAGES > 3 && Config::TILE_K >= 64 ? Config::STAGES - 2 : 1;
   static constexpr int BARRIER_BYTES = 8, BARRIERS_BYTES = 2 * Config::STAGES * BARRIER_BYTES;
 
   uint32_t tiles;

@@ -36,8 +36,6 @@ struct TmaRotatingGemm {
   using Epilogue = typename StoreOf<T, Config, StoreShuffled<T, Config>>::Policy;
   static constexpr int LAG = Ring::LAG;
   static_assert(Config::STAGES >= 2, "a tile is copied while another one is multiplied");
-  // Whether the blocks of add_parts find room beside these: then they come at once, and wait.
-  static constexpr bool ADDED_BESIDE = Config::TAIL && Ring::FEW_ROWS;
   static constexpr int SHARED_BYTES = Ring::BYTES + Epilogue::BYTES + Ring::BARRIERS_BYTES;
 
   static size_t workspace_bytes(const HgemmProblem& problem);
@@ -98,7 +96,6 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   if (Config::CLUSTER == 1 && warp == 0 && ptx::elect_one()) start_copying();  // the same lane as above
   ring.meet();  // the mbarriers are initialised for everyone
   if (Config::CLUSTER > 1 && warp == 0 && ptx::elect_one()) start_copying();
-  if (Gemm::ADDED_BESIDE && tail.cut) ptx::griddepcontrol_launch_dependents();
 
   WarpTile<T, Config> warp_tile(warp, lane);
   typename Gemm::Ring::Position position;
@@ -120,7 +117,7 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
     }
 
     if (Config::TAIL && work.number >= tail.whole) {
-      if (!Gemm::ADDED_BESIDE) ptx::griddepcontrol_launch_dependents();
+      ptx::griddepcontrol_launch_dependents();
       const int64_t slot = PiecesOf<Config>::slot(tail.slot(work.number, cluster), ring.rank);
       PiecesOf<Config>::store(warp_tile, tail.workspace, slot, c.M, c.N, tile, warp, lane);
     } else {

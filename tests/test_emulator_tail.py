@@ -81,7 +81,7 @@ def test_the_workspace_is_for_the_last_wave_alone(M, K, slots):
 
 def test_without_a_tail_there_is_no_workspace():
     library = load_unit(Unit("tma", "f16"))
-    tensors = torch.empty(16, 4096).half(), torch.empty(4096, 64).half(), torch.empty(16, 64).half()
+    tensors = torch.empty(64, 4096).half(), torch.empty(4096, 64).half(), torch.empty(64, 64).half()
     problem, _ = emulation.describe(*tensors, "nn")
     library.run(lambda: None, resident_blocks=4)  # of which two may be a cluster
     for kernel in TMA.configs:

@@ -88,10 +88,9 @@ def test_the_kernel_that_adds_parts_reads_vectors_and_does_not_spill(arch: str) 
 
 
 @TMA_UNITS
-def test_a_block_asks_for_its_descriptors_first_and_few_rows_for_the_next_kernel(unit: Unit, arch: str) -> None:
+def test_a_block_asks_for_its_descriptors_first(unit: Unit, arch: str) -> None:
     """Which tile is a block's takes divisions one behind the other, and a descriptor comes from memory: at the same
-    time. What adds the parts of tiles of few rows has room beside the blocks that leave them, and may come before the
-    first product; else ahead of the first sum that is left."""
+    time. What adds the parts of tiles is asked for ahead of the first sum that is left."""
     for name, code in machine_code(unit, arch).items():
         tile, instructions = Config.parse(name), instructions_of(code)
         first = {
@@ -102,7 +101,7 @@ def test_a_block_asks_for_its_descriptors_first_and_few_rows_for_the_next_kernel
             assert first["UTMACCTL.PF"] < first["MUFU.RCP"] < first["UTMALDG"], name
         assert (first["PREEXIT"] is not None) == ("tail" in tile.flags), name
         if first["PREEXIT"]:
-            assert (first["PREEXIT"] < first["HMMA"]) == (tile.tile_m < 64), name
+            assert first["HMMA"] < first["PREEXIT"], name
 
 
 @TMA_UNITS
@@ -287,7 +286,7 @@ def test_a_stage_is_freed_only_behind_its_last_ldmatrix(unit: Unit, arch: str) -
         arrivals = [n for n, text in enumerate(instructions) if re.search(r"SYNCS\.ARRIVE\S*\.A1T0", text)]
         assert len(arrivals) == 1, name
         end = arrivals[0]  # of the loads from this stage
-        if (config := Config.parse(name)).stages > 3 and config.tile_k >= 64 and config.tile_m >= 64:
+        if (config := Config.parse(name)).stages > 3 and config.tile_k >= 64:
             end = max(n for n in range(end) if "SYNCS.PHASECHK" in instructions[n])
             assert any("LDSM" in instruction for instruction in instructions[end : arrivals[0]]), name
         last_load = max(n for n in range(end) if "LDSM" in instructions[n])
@@ -321,9 +320,8 @@ def test_the_tensor_cores_pass_a_tile_with_two_branches(unit: Unit, arch: str) -
             assert sum("BRA" in text for text in loop) == 2, name
             assert "USETMAXREG" in code, name
             continue
-        # Along K a row of a tile is one box; otherwise boxes are 64 columns wide, or as wide as a narrower tile. Of A a
-        # cluster's blocks copy parts.
-        assert len(copies) == (1 if unit.layout[0] == "n" else max(1, tile.tile_m // tile.cluster // 64)) + (
+        # Along K a row of a tile is one box; otherwise boxes are 64 columns wide. Of A a cluster's blocks copy parts.
+        assert len(copies) == (1 if unit.layout[0] == "n" else tile.tile_m // tile.cluster // 64) + (
             tile.tile_n // 64 if unit.layout[1] == "n" else 1
         ), name
         elect = next(n for n, text in enumerate(loop) if "ELECT" in text)
