@@ -171,9 +171,11 @@ FAMILIES: dict[str, Family] = {
                 _tma("256x128x64_s4_w64x64_producer", 1),
                 _tma("256x128x64_s4_w64x64_producer_persistent", 1),
                 _tma("256x128x64_s3_w64x64_producer_persistent_store-tma", 1),
+                _tma("256x128x64_s3_w64x64_producer_persistent_store-tma_tail", 1),
                 # Two blocks share a tile of A: of its 256 rows and B's 128 columns, L2 gives each block 128 and 128.
                 _tma("256x128x64_s4_w64x64_producer_persistent_multicast", 1),
                 _tma("256x128x64_s3_w64x64_producer_persistent_multicast_store-tma", 1),
+                _tma("256x128x64_s3_w64x64_producer_persistent_multicast_store-tma_tail", 1),
                 _tma("256x128x64_s3_w64x64_rotate_persistent_multicast_store-tma_tail", 1),
                 # A warp tile of 96x64 does 3/2 of the work of 64x64 on 5/4 of the bytes. 4 x (57,344 + 16) bytes.
                 _tma("192x256x64_s4_w96x64_rotate_persistent", 1),

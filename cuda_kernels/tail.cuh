@@ -76,6 +76,18 @@ Tail tail_of(const HgemmProblem& p, uint32_t resident) {
   return tail;
 }
 
+// How many clusters a launch has, of one block each where none share A, and what they share of the last wave.
+template <class Config, auto Kernel>
+const char* share_out(const HgemmProblem& p, int threads, int shared_bytes, uint32_t* clusters, Tail* tail) {
+  *clusters = block_count<ClusterTile<Config>>(p);
+  uint32_t resident = *clusters;
+  if (Config::PERSISTENT)
+    if (const char* error = resident_clusters<Kernel>(Config::CLUSTER, threads, shared_bytes, &resident)) return error;
+  *tail = tail_of<Config>(p, resident);
+  if (resident < *clusters || tail->cut) *clusters = resident;
+  return nullptr;
+}
+
 template <class Config>
 size_t tail_workspace_bytes(const Tail& tail) {
   return tail.cut == 0 ? 0 : (tail.blocks + tail.cut - 1) * Config::CLUSTER * PiecesOf<Config>::TILE_BYTES;

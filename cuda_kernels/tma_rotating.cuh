@@ -41,9 +41,6 @@ struct TmaRotatingGemm {
   static size_t workspace_bytes(const HgemmProblem& problem);
   static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
   static const char* resources(HgemmResources* result);
-
- private:
-  static const char* clusters(const HgemmProblem& problem, uint32_t* count, Tail* tail);
 };
 
 template <class T, class Config>
@@ -135,25 +132,13 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   ring.leave();
 }
 
-// Clusters of the grid, of one block each where none share A, and what they share of the last wave.
-template <class T, class Config>
-const char* TmaRotatingGemm<T, Config>::clusters(const HgemmProblem& p, uint32_t* count, Tail* tail) {
-  *count = block_count<ClusterTile<Config>>(p);
-  uint32_t resident = *count;
-  constexpr auto kernel = tma_rotating_gemm<T, Config>;
-  if (Config::PERSISTENT)
-    if (const char* error = resident_clusters<kernel>(Config::CLUSTER, Config::THREADS, SHARED_BYTES, &resident))
-      return error;
-  *tail = tail_of<Config>(p, resident);
-  if (resident < *count || tail->cut) *count = resident;
-  return nullptr;
-}
-
 template <class T, class Config>
 size_t TmaRotatingGemm<T, Config>::workspace_bytes(const HgemmProblem& p) {
-  uint32_t count;
+  constexpr auto kernel = tma_rotating_gemm<T, Config>;
+  uint32_t clusters;
   Tail tail;
-  return clusters(p, &count, &tail) ? 0 : tail_workspace_bytes<Config>(tail);  // a launch says why
+  if (share_out<Config, kernel>(p, Config::THREADS, SHARED_BYTES, &clusters, &tail)) return 0;  // a launch says why
+  return tail_workspace_bytes<Config>(tail);
 }
 
 template <class T, class Config>
@@ -162,15 +147,15 @@ const char* TmaRotatingGemm<T, Config>::launch(const HgemmProblem& p, void* work
   if (const char* error = encode_operands<T, Config>(p, &a_map, &b_map)) return error;
   typename Epilogue::Destination c;
   if (const char* error = Epilogue::describe(p, &c)) return error;
-  uint32_t count;
-  Tail tail;
-  if (const char* error = clusters(p, &count, &tail)) return error;
-  tail.workspace = static_cast<float*>(workspace);
   constexpr auto kernel = tma_rotating_gemm<T, Config>;
+  uint32_t clusters;
+  Tail tail;
+  if (const char* error = share_out<Config, kernel>(p, Config::THREADS, SHARED_BYTES, &clusters, &tail)) return error;
+  tail.workspace = static_cast<float*>(workspace);
   const int K = static_cast<int>(p.K);
   const bool a_batched = p.a_batch_stride != 0, b_batched = p.b_batch_stride != 0;
   constexpr uint32_t CLUSTER = Config::CLUSTER;
-  if (const char* error = launch_clusters<kernel>(CLUSTER, CLUSTER * count, Config::THREADS, SHARED_BYTES, stream,
+  if (const char* error = launch_clusters<kernel>(CLUSTER, CLUSTER * clusters, Config::THREADS, SHARED_BYTES, stream,
                                                   a_map, b_map, K, c, a_batched, b_batched, tail))
     return error;
   if constexpr (Config::TAIL)

@@ -122,8 +122,9 @@ def test_a_tail_shares_out_a_last_wave_that_is_worth_it() -> None:
         assert predict(cut, full).seconds == predict(whole, full).seconds
 
 
-def test_blocks_that_share_a_come_in_pairs_and_read_half_of_it() -> None:
-    names = (f"256x128x64_s3_w64x64_rotate_persistent{flag}_store-tma_tail" for flag in ("", "_multicast"))
+@pytest.mark.parametrize("copies", ["rotate", "producer"])
+def test_blocks_that_share_a_come_in_pairs_and_read_half_of_it(copies: str) -> None:
+    names = (f"256x128x64_s3_w64x64_{copies}_persistent{flag}_store-tma_tail" for flag in ("", "_multicast"))
     alone, pairs = (kernel(name, 213_040, 1) for name in names)
     even, odd = Size(256 * 33, 256, 8192), Size(256 * 66, 128, 8192)  # half a wave of tiles; every second outside of C
     assert predict(pairs, even).tensor == pytest.approx(predict(alone, even).tensor)

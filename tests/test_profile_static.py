@@ -117,6 +117,7 @@ def test_clusters_are_whole_at_the_edge() -> None:
     [
         ("cuda_tma", "256x128x64_s4_w64x64_producer_persistent_multicast", 132),
         ("cuda_tma", "256x128x64_s3_w64x64_rotate_persistent_multicast_store-tma_tail", 132),
+        ("cuda_tma", "256x128x64_s3_w64x64_producer_persistent_multicast_store-tma_tail", 132),
         ("cuda_tma", "128x128x64_s3_w64x64_rotate_persistent_tail", 264),
         ("cuda_tma", "128x128x64_s3_w64x32_split2", 132),
         ("triton", "128x128x64_s3_w64x32", 264),

@@ -2,8 +2,8 @@
 
 They are changes of the source text, so that the kernels themselves stay free of switches. A text that is not found
 exactly once is an error: a kernel that changes takes its mutants along. The lists: mutants_cp_async.py, mutants_tma.py,
-mutants_tma_rotating.py, mutants_rolling.py, mutants_producer.py, mutants_multicast.py, mutants_multicast_rotating.py,
-mutants_split.py, mutants_parts.py, mutants_tail.py, mutants_store.py, mutants_shared.py.
+mutants_tma_rotating.py, mutants_rolling.py, mutants_producer.py, mutants_producer_tail.py, mutants_multicast.py,
+mutants_multicast_rotating.py, mutants_split.py, mutants_parts.py, mutants_tail.py, mutants_store.py, mutants_shared.py.
 """
 
 from __future__ import annotations

@@ -30,6 +30,7 @@ _PERSISTENT = f"{_ROTATE}_persistent"
 _STORED = "cuda_tma:256x128x64_s3_w64x64_rotate_persistent_store-tma"
 _PRODUCER = "cuda_tma:256x128x64_s4_w64x64_producer"
 _PRODUCER_STORED = "cuda_tma:256x128x64_s3_w64x64_producer_persistent_store-tma"
+_PRODUCER_SHARED = _PRODUCER_STORED.replace("_store", "_multicast_store")
 _LARGER_WARP_TILE = "cuda_tma:192x256x64_s4_w96x64_rotate_persistent"
 
 RUNGS = (
@@ -54,6 +55,8 @@ RUNGS = (
         f"{_STORED.replace('_store', '_multicast_store')}_tail",
         f"{_STORED}_tail",
     ),
+    Rung("or by producer warps to two blocks", _PRODUCER_SHARED, _PRODUCER_STORED),
+    Rung("and the last wave split", f"{_PRODUCER_SHARED}_tail", _PRODUCER_SHARED),
     Rung("warp tile 96x64", _LARGER_WARP_TILE, _PERSISTENT),
     Rung("warp tile 96x64, last wave split", f"{_LARGER_WARP_TILE}_tail", _LARGER_WARP_TILE),
 )
