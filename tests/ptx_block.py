@@ -92,20 +92,23 @@ class Block:
         programs: int,
         seed: int,
         rank: int = 0,
+        blocks: int = 1,
     ):
         head, body = ptx[ptx.index(".entry") :].split("\n{", 1)
         declared = re.findall(r"\.param\b[^,)]*?(\.\w+) (\w+_param_\d+)(?:\[\d+\])?[,)\s]", head)
         narrow = [name for kind, name in declared if kind == ".u32"]
         self.parameters = dict(zip(narrow[-len(numbers) :], numbers, strict=True))
         self.box_bytes, self.random = box_bytes, random.Random(seed)
-        self.special = {"%ctaid.x": program, "%nctaid.x": programs, "global_smem": SHARED}
-        self.special |= {"%clusterid.x": program, "%nclusterid.x": programs, "%cluster_ctarank": rank}
+        self.special = {"%clusterid.x": program, "%nclusterid.x": programs, "%cluster_ctarank": rank}
+        self.special |= {"%ctaid.x": blocks * program + rank, "%nctaid.x": blocks * programs, "global_smem": SHARED}
         self.special |= dict.fromkeys(re.findall(r"\.shared \.align \d+ \.b8 (\w+)\[", body), STATIC)
         self.cluster, self.rank = [self], rank
         threads, maxnreg = (int(re.findall(rf"\.{name} (\d+)", head)[0]) for name in ("reqntid", "maxnreg"))
         self.warps = [Warp(index, allowed=maxnreg) for index in range(threads // 32)]
-        # Each warp, and last the copy engine, is quick or slow: the ring is full at times, and empty at others.
-        self.paces = [self.random.choice((1, 10, 100)) for _ in range(len(self.warps) + 1)]
+        # Each warp, and last the copy engine, is quick or slow: the ring is full at times, and empty at others. So is
+        # each block of a cluster.
+        pace = self.random.choice((1, 100)) if blocks > 1 else 1
+        self.paces = [pace * self.random.choice((1, 10, 100)) for _ in range(len(self.warps) + 1)]
         self.free_registers = 0  # of those that the block was launched with
         self.mbarriers: dict[int, Mbarrier] = {}
         self.memory: dict[int, int] = {}
@@ -212,7 +215,7 @@ class Block:
             return lambda: True
         if name.startswith("barrier.cluster"):
             return self.meet_cluster(warp, name)
-        if name.startswith("mbarrier.arrive.release.cluster"):
+        if name.startswith("mbarrier.arrive.shared::cluster"):
             for address in self.value(warp, operands[-1], "u32")[active]:
                 self.of_cluster(int(address) // WINDOW - 1).mbarrier(int(address) % WINDOW).change(1, 0)
             return lambda: True

@@ -17,7 +17,7 @@ from hgemm.problem import LAYOUTS
 from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead, disassemble, resource_usage
 from hgemm.triton_kernels.configs import TMA
 from hgemm.triton_kernels.shared_tiles import ROWS, add_shared_tiles
-from hgemm.triton_kernels.specialized_configs import SPECIALIZED, blocks, specialized_options
+from hgemm.triton_kernels.specialized_configs import ALONE, SPECIALIZED, blocks, specialized_options
 
 BF16, FP16 = torch.bfloat16, torch.float16
 LARGEST = "128x256x64_s4_w64x64_specialized_tail"
@@ -68,7 +68,7 @@ def loops(ptx: str) -> list[str]:
     return [events(body) for _, body in bodies]
 
 
-@pytest.mark.parametrize("config", SPECIALIZED)
+@pytest.mark.parametrize("config", ALONE)
 def test_a_configuration_is_specialised_and_fits(config: str) -> None:
     code, parsed = made(config), Config.parse(config)
     assert "setmaxnreg.dec.sync.aligned.u32" in code.ptx
@@ -85,7 +85,7 @@ def test_a_configuration_is_specialised_and_fits(config: str) -> None:
     assert not re.search(r"\bHMMA", code.sass)
 
 
-@pytest.mark.parametrize("config", SPECIALIZED)
+@pytest.mark.parametrize("config", ALONE)
 def test_a_stage_is_given_back_when_its_product_is_done_and_refilled_when_all_gave_it_back(config: str) -> None:
     options = specialized_options(config)
     code = made(config)
@@ -128,7 +128,7 @@ def run_blocks(config: str, ptx: str, seed: int, layout: str = "nt") -> Iterator
         yield block
 
 
-@pytest.mark.parametrize(("config", "layout"), [*((config, "nt") for config in SPECIALIZED), (THREE, "tn")])
+@pytest.mark.parametrize(("config", "layout"), [*((config, "nt") for config in ALONE), (THREE, "tn")])
 def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: str, layout: str) -> None:
     options = specialized_options(config)
     tile_m, tile_n, step = options["BLOCK_M"], options["BLOCK_N"], options["BLOCK_K"]
@@ -206,7 +206,7 @@ def test_a_ring_out_of_step_is_found(config: str, pattern: str, replacement: str
             list(run_blocks(config, ptx, seed))
 
 
-@pytest.mark.parametrize("config", SPECIALIZED)
+@pytest.mark.parametrize("config", ALONE)
 def test_c_leaves_in_pieces_by_tma_and_parts_by_stores(config: str) -> None:
     options = specialized_options(config)
     text = events(made(config).ptx)
@@ -237,7 +237,7 @@ def test_every_layout_and_type_is_multiplied_from_shared_memory(config: str, dty
 
 
 @pytest.mark.one_triton
-@pytest.mark.parametrize("config", SPECIALIZED)
+@pytest.mark.parametrize("config", ALONE)
 def test_warpgroups_share_a_tile_evenly(config: str) -> None:
     parsed, options = Config.parse(config), specialized_options(config)
     assert (parsed.warp_m, parsed.warp_n) == warp_tile(parsed.tile_m, parsed.tile_n, parsed.warps)
@@ -254,7 +254,7 @@ def test_warpgroups_share_a_tile_evenly(config: str) -> None:
         assert c == (rows, 64)
 
 
-@pytest.mark.parametrize("config", [name for name in SPECIALIZED if name.endswith("_tail")])
+@pytest.mark.parametrize("config", [name for name in ALONE if name.endswith("_tail")])
 def test_parts_are_added_16_bytes_a_thread(config: str) -> None:
     options = specialized_options(config)
     names = add_shared_tiles.arg_names

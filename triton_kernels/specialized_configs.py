@@ -1,7 +1,8 @@
 """The configurations of ``specialized.py``, what they pass to it, and how it shares out its last wave. No Triton here.
 
 Their flag is ``specialized``: persistent, one warp that copies beside one to three warpgroups that multiply. A name's
-warps are the multiplying ones, four a warpgroup, and its stages are buffers. With ``tail`` the last wave is shared.
+warps are the multiplying ones, four a warpgroup, and its stages are buffers. With ``tail`` the last wave is shared, and
+with ``multicast``, ``multicast-b`` and so on blocks share operands.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ SHARED_BYTES = LIMITS[9, 0].shared_bytes_per_block
 
 # Bytes of shared memory a block, the same for all layouts: the ring, 16 KB in which each warpgroup stages C (half of it
 # for 128x64, of which a warpgroup has 64 columns, and beside five stages of 192x128, which leave no room for more), two
-# mbarriers a stage. One block a multiprocessor.
-SPECIALIZED = {
+# mbarriers a stage. One block a multiprocessor. First those whose blocks are alone.
+ALONE = {
     "128x256x64_s4_w64x64_specialized": 229_592,
     "128x256x64_s4_w64x64_specialized_tail": 229_592,
     "256x128x64_s4_w64x64_specialized": 229_592,
@@ -40,8 +41,9 @@ SPECIALIZED = {
     "64x128x128_s4_w64x32_specialized_tail": 213_172,
 }
 
-# Blocks of a cluster, that share tiles by multicast. Beside what those above have, a kilobyte with the mbarriers
-# that they arrive at across blocks.
+# Of blocks in clusters, which send each other tiles by multicast: of B where they are one above the other, "-b", of A
+# where they are side by side, and of both, "-ab". Beside what those above have, a kilobyte with the mbarriers at which
+# they arrive across blocks. The tile is that of one block.
 MULTICAST = {
     "128x256x64_s4_w64x64_multicast-b_specialized": 230_568,
     "128x256x64_s4_w64x64_multicast-b_specialized_tail": 230_584,
@@ -62,8 +64,7 @@ MULTICAST = {
     "128x32x128_s5_w32x16_multicast_specialized": 214_192,
     "128x32x128_s5_w32x16_multicast4_specialized": 214_192,
 }
-SPECIALIZED |= MULTICAST
-
+SPECIALIZED = ALONE | MULTICAST
 
 # Of a thread, by how many warpgroups multiply. It holds up to 128 sums, 64 where there are three, and what it has to
 # address: with 24 for that of the copying warp, which is the least there is, 504 of the 512 that 128 threads share are
