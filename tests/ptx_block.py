@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 LANES = np.arange(32)
-BOX_ROW_BYTES = 128  # of what a copy moves
 SHARED, PARAMETERS = 0, 1 << 30  # addresses: of shared memory, and of a parameter at its index from here on
 STATIC = 1 << 20  # of what is declared in shared memory
 WINDOW = 1 << 24  # of shared memory; that of the block of rank r in a cluster is also at r + 1 of them
@@ -81,13 +80,14 @@ class Warp:
 
 
 class Block:
-    """``numbers``: the last 32-bit parameters. ``box_bytes``: of what a copy moves, by index of its parameter."""
+    """``numbers``: the last 32-bit parameters. ``box_shapes``: rows of what a copy moves, and the bytes of each,
+    by index of its parameter."""
 
     def __init__(
         self,
         ptx: str,
         numbers: list[int],
-        box_bytes: dict[int, int],
+        box_shapes: dict[int, tuple[int, int]],
         program: int,
         programs: int,
         seed: int,
@@ -98,7 +98,7 @@ class Block:
         declared = re.findall(r"\.param\b[^,)]*?(\.\w+) (\w+_param_\d+)(?:\[\d+\])?[,)\s]", head)
         narrow = [name for kind, name in declared if kind == ".u32"]
         self.parameters = dict(zip(narrow[-len(numbers) :], numbers, strict=True))
-        self.box_bytes, self.random = box_bytes, random.Random(seed)
+        self.box_shapes, self.random = box_shapes, random.Random(seed)
         self.special = {"%clusterid.x": program, "%nclusterid.x": programs, "%cluster_ctarank": rank}
         self.special |= {"%ctaid.x": blocks * program + rank, "%nctaid.x": blocks * programs, "global_smem": SHARED}
         self.special |= dict.fromkeys(re.findall(r"\.shared \.align \d+ \.b8 (\w+)\[", body), STATIC)
@@ -266,6 +266,11 @@ class Block:
             raise Race(f"no mbarrier at {address} of block {self.rank}")
         return self.mbarriers[address]
 
+    def size_of(self, matrix: int) -> int:
+        """Bytes that a copy of the matrix moves."""
+        rows, row_bytes = self.box_shapes[matrix]
+        return rows * row_bytes
+
     def of_cluster(self, rank: int) -> "Block":
         """The block of a rank, which has to be there to be sent something."""
         if not self.cluster[rank].running:
@@ -287,8 +292,7 @@ class Block:
             raise Race(f"turn {turn} overwrites what a warpgroup still reads")
         self.boxes[destination] = Box(turn, matrix, (corner[0], corner[1]))
         self.copies.append(self.boxes[destination])
-        size = self.box_bytes[matrix]
-        self.flying.append((self.boxes[destination], self.mbarrier(mbarrier), size))
+        self.flying.append((self.boxes[destination], self.mbarrier(mbarrier), self.size_of(matrix)))
 
     def multiply(self, warp: Warp, name: str, operands: list[str]) -> None:
         if name.startswith("wgmma.mma_async"):
@@ -297,11 +301,12 @@ class Block:
                 address = (int(self.value(warp, text, "u64")[0]) & 0x3FFF) * 16
                 start = max((start for start in self.boxes if start <= address), default=-1)
                 box = self.boxes.get(start)
-                if not box or not box.landed or address >= start + self.box_bytes[box.matrix]:
+                if not box or not box.landed or address >= start + self.size_of(box.matrix):
                     raise Race("a tile is read that has not arrived")
                 warp.open.add(start)
                 column, row = box.corner
-                warp.operands.add((box.turn, box.matrix, column, row + (address - start) // BOX_ROW_BYTES))
+                _, row_bytes = self.box_shapes[box.matrix]
+                warp.operands.add((box.turn, box.matrix, column, row + (address - start) // row_bytes))
         elif name.startswith("wgmma.commit_group"):
             warp.products.append(warp.operands)
             warp.reading.append(warp.open)

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(
 LARGE = "128x256x64_s4_w64x64_multicast-b_specialized"
 THREE = "192x128x64_s5_w64x32_multicast-b_specialized"
 SQUARE = "64x64x128_s6_w32x32_multicast-ab_specialized"
+WIDE = "64x96x128_s5_w32x16_multicast-b_specialized"
 NARROW = "128x32x128_s5_w32x16_multicast4_specialized"
 A, B = 0, 5  # the parameters that are their descriptors
 PROGRAMS = 2
@@ -57,24 +58,25 @@ def test_a_cluster_fits_and_its_shared_tiles_are_sent_by_one_block(config: str) 
     assert code.shared_bytes == MULTICAST[config] == TMA.shared_bytes(config, 90, "n")
     assert code.shared_bytes <= LIMITS[9, 0].shared_bytes_per_block
     assert code.registers * code.threads <= LIMITS[9, 0].registers_per_multiprocessor
-    # Boxes of 64 elements of K. A is copied by warpgroup.
+    # Boxes of 64 elements of K. A is copied by warpgroup, and so are 96 columns of B.
     boxes = parsed.tile_k // 64
     copies_of_a = boxes * (parsed.warps // 4 if parsed.tile_m > 64 else 1)
+    copies_of_b = boxes * (3 if parsed.tile_n == 96 else 1)
     sent = len(re.findall(r"tensor\.2d\.shared::cluster\.global\S*\.multicast::cluster", code.ptx))
-    assert sent == copies_of_a * (across > 1) + boxes * (down > 1)
+    assert sent == copies_of_a * (across > 1) + copies_of_b * (down > 1)
     copied = len(re.findall(r"tensor\.2d\.shared::\w+\.global", code.ptx))
-    assert copied == copies_of_a + boxes
+    assert copied == copies_of_a + copies_of_b
     # A block expects what it is sent, whoever sends it.
     stage_bytes = 2 * parsed.tile_k * (parsed.tile_m + parsed.tile_n)
     assert set(re.findall(r"expect_tx\S* _, \[%r\d+\], (\d+);", code.ptx)) == {str(stage_bytes)}
 
 
-def boxes_of(config: str, layout: str) -> dict[int, int]:
-    """Bytes of what one copy brings a block: 64 elements, or fewer if they are all, of each stored row."""
+def boxes_of(config: str, layout: str) -> dict[int, tuple[int, int]]:
+    """Rows of what one copy brings a block, and bytes of each: 64 elements, or fewer if they are all."""
     (a, b, _), (down, across) = blocks(config, *layout), Config.parse(config).cluster_shape
     a = (a[0] // down, a[1]) if layout[0] == "n" else (a[0], a[1] // down)
     b = (b[0], b[1] // across) if layout[1] == "n" else (b[0] // across, b[1])
-    return {matrix: 2 * rows * min(64, columns) for matrix, (rows, columns) in ((A, a), (B, b))}
+    return {matrix: (rows, 2 * min(64, columns)) for matrix, (rows, columns) in ((A, a), (B, b))}
 
 
 def run_clusters(config: str, ptx: str, seed: int, layout: str = "nt") -> Iterator[Block]:
@@ -114,7 +116,7 @@ def turns_of(config: str, products: list[set[tuple[int, ...]]]) -> list[tuple[in
 def test_every_block_multiplies_its_own_tiles_and_stores_them(config: str) -> None:
     options, parsed = specialized_options(config), Config.parse(config)
     rows, columns = parsed.tile_m // options["DOWN"], parsed.tile_n // options["ACROSS"]
-    width, steps = min(64, parsed.tile_n), -(-depth(config) // parsed.tile_k)
+    width, steps = min(64, columns), -(-depth(config) // parsed.tile_k)
     multiplied: Counter[tuple[int, int, int]] = Counter()
     stored: Counter[tuple[int, int]] = Counter()
     for block in run_clusters(config, made(config).ptx, 5):
@@ -138,7 +140,7 @@ def test_every_block_multiplies_its_own_tiles_and_stores_them(config: str) -> No
 
 
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
-@pytest.mark.parametrize("config", [LARGE, THREE, SQUARE, NARROW])
+@pytest.mark.parametrize("config", [LARGE, THREE, WIDE, SQUARE, NARROW])
 def test_no_layout_hangs_or_overwrites_what_is_read(config: str, layout: str) -> None:
     options, parsed = specialized_options(config), Config.parse(config)
     code = made(config, layout)
@@ -146,7 +148,7 @@ def test_no_layout_hangs_or_overwrites_what_is_read(config: str, layout: str) ->
     stored = Counter(
         corner for block in run_clusters(config, code.ptx, 6, layout) for warp in block.warps for corner in warp.stores
     )
-    rows, width = parsed.tile_m // options["DOWN"], min(64, parsed.tile_n)
+    rows, width = parsed.tile_m // options["DOWN"], min(64, parsed.tile_n // options["ACROSS"])
     pieces = itertools.product(range(0, 3 * options["BLOCK_N"], width), range(0, 3 * options["BLOCK_M"], rows))
     assert stored == Counter(pieces)
 
@@ -161,6 +163,7 @@ ARRIVALS = r"mbarrier\.init\S+ \[%r\d+\], "
         # A block's own warpgroups, or those of all but one: a stage is sent while it is read.
         (LARGE, rf"({ARRIVALS})4;", r"\g<1>2;"),
         (LARGE, rf"({ARRIVALS})4;", r"\g<1>3;"),
+        (WIDE, rf"({ARRIVALS})6;", r"\g<1>5;"),
         (SQUARE, rf"({ARRIVALS})4;", r"\g<1>3;"),
         (SQUARE, rf"({ARRIVALS})4;", r"\g<1>5;"),
         # Each arrives in its own block alone, or in one.

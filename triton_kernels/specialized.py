@@ -11,7 +11,8 @@
 The copying warp has few registers, so that the others can have more (setmaxnreg), and runs ahead over the ends of
 items: while one tile of C is stored, the ring fills for the next one. The grid is persistent.
 
-A tile of A is one copy, or one for each warpgroup: 192 rows are no power of two, which a tile's extents have to be.
+A tile of A or B is one copy, or one for each warpgroup: 192 rows and 96 columns are no powers of two, which the extents
+of a tensor have to be.
 
 An item is a tile of C, or with ``SHARED`` one part of K of a tile; see ``shared_tiles``.
 
@@ -75,8 +76,9 @@ def matmul_specialized(
         gdc_launch_dependents()  # the kernel that adds the parts waits for this one, and may be launched by now
     groups: gl.constexpr = DOWN * ACROSS
     a_copies: gl.constexpr = BLOCK_M // a_matrix.block_shape[0 if A_LAYOUT == "n" else 1]
+    b_copies: gl.constexpr = BLOCK_N // b_matrix.block_shape[1 if B_LAYOUT == "n" else 0]
     a_ring = _allocate(a_matrix, STAGES * a_copies)
-    b_ring = _allocate(b_matrix, STAGES)
+    b_ring = _allocate(b_matrix, STAGES * b_copies)
     c_ring = _allocate(c_matrix, groups * C_BUFFERS)
     blocks: gl.constexpr = CLUSTER_M * CLUSTER_N
     filled = gl.allocate_shared_memory(gl.int64, [STAGES, blocks], clusters.barriers_of_each(blocks))
@@ -97,6 +99,7 @@ def matmul_specialized(
         A_LAYOUT,
         B_LAYOUT,
         a_copies,
+        b_copies,
         (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES),
         (CLUSTER_M, CLUSTER_N, blocks),
     )

@@ -42,6 +42,7 @@ class Work:
     A_LAYOUT: gl.constexpr
     B_LAYOUT: gl.constexpr
     A_COPIES: gl.constexpr  # of a stage, one above the other: that many buffers of the ring of A
+    B_COPIES: gl.constexpr  # side by side
     BLOCK_M: gl.constexpr
     BLOCK_N: gl.constexpr
     BLOCK_K: gl.constexpr
@@ -52,10 +53,11 @@ class Work:
     BLOCKS: gl.constexpr  # of a cluster
 
     @gluon.constexpr_function
-    def __init__(self, ring, numbers, a_layout, b_layout, a_copies, shape, cluster):
+    def __init__(self, ring, numbers, a_layout, b_layout, a_copies, b_copies, shape, cluster):
         self.a_ring, self.b_ring, self.filled, self.freed, self.freed_by_all = ring
         self.tiles_m, self.tiles_n, self.steps, self.whole, self.parts = numbers
-        self.A_LAYOUT, self.B_LAYOUT, self.A_COPIES = (gl.constexpr(x) for x in (a_layout, b_layout, a_copies))
+        self.A_LAYOUT, self.B_LAYOUT = gl.constexpr(a_layout), gl.constexpr(b_layout)
+        self.A_COPIES, self.B_COPIES = gl.constexpr(a_copies), gl.constexpr(b_copies)
         self.BLOCK_M, self.BLOCK_N, self.BLOCK_K, self.GROUP_M, self.STAGES = (gl.constexpr(size) for size in shape)
         self.CLUSTER_M, self.CLUSTER_N, self.BLOCKS = (gl.constexpr(size) for size in cluster)
 
@@ -101,13 +103,17 @@ def copy(work, a_matrix, b_matrix):
                 mbarrier.wait(work.freed.index(stage), phase)
             landed = work.filled.index(stage)
             a_bytes: gl.constexpr = work.A_COPIES * a_matrix.block_type.nbytes // work.CLUSTER_M
-            bytes_of_each: gl.constexpr = a_bytes + b_matrix.block_type.nbytes // work.CLUSTER_N
+            b_bytes: gl.constexpr = work.B_COPIES * b_matrix.block_type.nbytes // work.CLUSTER_N
+            bytes_of_each: gl.constexpr = a_bytes + b_bytes
             mbarrier.expect(landed, bytes_of_each)
             for copy in gl.static_range(work.A_COPIES):
                 row = m + copy * (work.BLOCK_M // work.A_COPIES)
                 a_tile = work.a_ring.index(stage * work.A_COPIES + copy)
                 clusters.load(a_matrix, [row, k] if work.A_LAYOUT == "n" else [k, row], landed, a_tile)
-            clusters.load(b_matrix, [k, n] if work.B_LAYOUT == "n" else [n, k], landed, work.b_ring.index(stage))
+            for copy in gl.static_range(work.B_COPIES):
+                column = n + copy * (work.BLOCK_N // work.B_COPIES)
+                b_tile = work.b_ring.index(stage * work.B_COPIES + copy)
+                clusters.load(b_matrix, [k, column] if work.B_LAYOUT == "n" else [column, k], landed, b_tile)
             stage += 1
             if stage == work.STAGES:
                 stage = 0
@@ -140,7 +146,8 @@ def _multiply(
     columns: gl.constexpr = work.BLOCK_N // ACROSS
     row: gl.constexpr = GROUP // ACROSS * rows
     column: gl.constexpr = GROUP % ACROSS * columns
-    copied: gl.constexpr = work.BLOCK_M // work.A_COPIES  # rows
+    copied_rows: gl.constexpr = work.BLOCK_M // work.A_COPIES
+    copied_columns: gl.constexpr = work.BLOCK_N // work.B_COPIES
     wgmma: gl.constexpr = clusters.sums_layout(columns // work.CLUSTER_N, work.CLUSTER_M, work.CLUSTER_N)
     if work.BLOCKS > 1:
         clusters.meet()
@@ -150,16 +157,16 @@ def _multiply(
         m, n, place, _, count = work.item(item)
         tile_sums = gl.full([rows, columns], 0, gl.float32, wgmma)
         for step in range(count):
-            a_tile = work.a_ring.index(stage * work.A_COPIES + row // copied)
-            b_tile = work.b_ring.index(stage)
+            a_tile = work.a_ring.index(stage * work.A_COPIES + row // copied_rows)
+            b_tile = work.b_ring.index(stage * work.B_COPIES + column // copied_columns)
             if work.A_LAYOUT == "t":
                 a_tile = a_tile.permute([1, 0])
             if work.B_LAYOUT == "t":
                 b_tile = b_tile.permute([1, 0])
-            if rows < copied:
-                a_tile = a_tile.slice(row % copied, rows, dim=0)
-            if ACROSS > 1:
-                b_tile = b_tile.slice(column, columns, dim=1)
+            if rows < copied_rows:
+                a_tile = a_tile.slice(row % copied_rows, rows, dim=0)
+            if columns < copied_columns:
+                b_tile = b_tile.slice(column % copied_columns, columns, dim=1)
             mbarrier.wait(work.filled.index(stage), phase)
             tile_sums = warpgroup_mma(a_tile, b_tile, tile_sums, is_async=True)
             tile_sums = warpgroup_mma_wait(1, deps=[tile_sums])
