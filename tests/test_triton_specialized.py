@@ -94,7 +94,7 @@ def test_a_stage_is_given_back_when_its_product_is_done_and_refilled_when_all_ga
     # For each 16 of K and each 64 rows of a warpgroup.
     products = options["BLOCK_K"] // 16 * (options["BLOCK_M"] // options["DOWN"] // 64)
     # A and B are stored along K: boxes of 64 elements. 192 rows are three, and so are 96 columns.
-    parts = (3 if options["BLOCK_M"] == 192 else 1) + (3 if options["BLOCK_N"] == 96 else 1)
+    parts = (3 if options["BLOCK_M"] == 192 else 1) + (3 if options["BLOCK_N"] % 3 == 0 else 1)
     copies = -(-options["BLOCK_K"] // 64) * parts
     multiplying = [loop for loop in loops(code.ptx) if "m" in loop]
     assert len(multiplying) == groups
@@ -257,7 +257,7 @@ def test_warpgroups_share_a_tile_evenly(config: str) -> None:
         a, b, c = blocks(config, *layout)
         copied = 64 if parsed.tile_m == 192 else parsed.tile_m
         assert a == ((copied, parsed.tile_k) if layout[0] == "n" else (parsed.tile_k, copied))
-        copied = 32 if parsed.tile_n == 96 else parsed.tile_n
+        copied = columns if parsed.tile_n % 3 == 0 else parsed.tile_n
         assert b == ((parsed.tile_k, copied) if layout[1] == "n" else (copied, parsed.tile_k))
         assert c == (rows, min(64, columns))
 
