@@ -18,7 +18,7 @@ from hgemm.cost import Size
 from hgemm.cuda_kernels.configs import FAMILIES as CUDA_FAMILIES
 from hgemm.devices import rates
 from hgemm.problem import Operand, Problem
-from hgemm.triton_kernels import adapter, configs, interpreter
+from hgemm.triton_kernels import adapter, configs, interpreter, versions
 from hgemm.triton_kernels.configs import FAMILIES, GLUON, MMA_SYNC, POINTER, TMA
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -248,13 +248,13 @@ def test_unavailable_says_what_is_missing(devices: Callable[..., None], monkeypa
     monkeypatch.setattr(torch.version, "cuda", None)
     assert "built without CUDA" in reason()
     monkeypatch.setattr(triton, "__version__", "3.5.1")
-    adapter._triton_missing.cache_clear()
+    versions.triton_missing.cache_clear()
     assert "needs Triton 3.6 or newer, found 3.5.1" in reason()
     monkeypatch.setitem(sys.modules, "triton", None)
-    adapter._triton_missing.cache_clear()
+    versions.triton_missing.cache_clear()
     assert "Triton cannot be imported" in reason()
     assert "Triton cannot be imported" in reason(device_type="cpu")
-    adapter._triton_missing.cache_clear()
+    versions.triton_missing.cache_clear()
 
 
 @pytest.mark.parametrize("fault", ["raises", "wrong"])

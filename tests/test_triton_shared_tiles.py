@@ -16,7 +16,7 @@ from hgemm.backends import get
 from hgemm.config import Config
 from hgemm.cost import Size
 from hgemm.devices import rates
-from hgemm.triton_kernels import adapter, host_descriptors, interpreter
+from hgemm.triton_kernels import adapter, host_descriptors, interpreter, versions
 from hgemm.triton_kernels.configs import TMA
 from hgemm.triton_kernels.launcher import Launcher
 from hgemm.triton_kernels.specialized_configs import (
@@ -280,10 +280,10 @@ def test_no_default_is_specialised_where_none_can_be_had(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.10.0+git1234"])
 def test_clusters_are_refused_where_gluon_sends_no_tiles(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(triton, "__version__", version)
-    adapter._multicast_missing.cache_clear()
+    versions.multicast_missing.cache_clear()
     rules = {name: adapter._specialized_rule(name, H200) for name in SPECIALIZED}
     offered = adapter.kernels(TMA, rates(H200.name, (9, 0), 132), Size(4096, 4096, 4096))
-    adapter._multicast_missing.cache_clear()
+    versions.multicast_missing.cache_clear()
     names = {kernel.config.name for kernel in offered if kernel.config}
     assert {name for name, rule in rules.items() if rule} == (set(MULTICAST) if version == "3.6.0" else set())
     assert names & set(SPECIALIZED) == {name for name, rule in rules.items() if not rule}
