@@ -291,8 +291,8 @@ def difference(one: Config, other: Config) -> float:
 
 def rank(kernels: Iterable[Kernel], size: Size, device: Rates, fit: Fit | None = None) -> list[Prediction]:
     """The kernels' predictions, the quickest first; of equals in the order given. What was not measured and resembles
-    no other, as a library, is left out. On a device of another kind than the fitted one, the one with the most stages of those that differ by less
-    than ``INDISTINCT`` comes first: stages hide latencies that nobody measured there."""
+    no other, as a library, is left out. On a device of another kind than the fitted one, that with the most stages of
+    those that differ by less than ``INDISTINCT`` comes first: stages hide latencies that nobody measured there."""
     fit = fit or committed()
     predictions = []
     for kernel in kernels:

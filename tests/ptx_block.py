@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 LANES = np.arange(32)
-BOX_ROW_BYTES = 128  # of what a copy moves
 SHARED, PARAMETERS = 0, 1 << 30  # addresses: of shared memory, and of a parameter at its index from here on
 STATIC = 1 << 20  # of what is declared in shared memory
 WINDOW = 1 << 24  # of shared memory; that of the block of rank r in a cluster is also at r + 1 of them
@@ -81,31 +80,35 @@ class Warp:
 
 
 class Block:
-    """``numbers``: the last 32-bit parameters. ``box_bytes``: of what a copy moves, by index of its parameter."""
+    """``numbers``: the last 32-bit parameters. ``box_shapes``: rows of what a copy moves, and the bytes of each,
+    by index of its parameter."""
 
     def __init__(
         self,
         ptx: str,
         numbers: list[int],
-        box_bytes: dict[int, int],
+        box_shapes: dict[int, tuple[int, int]],
         program: int,
         programs: int,
         seed: int,
         rank: int = 0,
+        blocks: int = 1,
     ):
         head, body = ptx[ptx.index(".entry") :].split("\n{", 1)
         declared = re.findall(r"\.param\b[^,)]*?(\.\w+) (\w+_param_\d+)(?:\[\d+\])?[,)\s]", head)
         narrow = [name for kind, name in declared if kind == ".u32"]
         self.parameters = dict(zip(narrow[-len(numbers) :], numbers, strict=True))
-        self.box_bytes, self.random = box_bytes, random.Random(seed)
-        self.special = {"%ctaid.x": program, "%nctaid.x": programs, "global_smem": SHARED}
-        self.special |= {"%clusterid.x": program, "%nclusterid.x": programs, "%cluster_ctarank": rank}
+        self.box_shapes, self.random = box_shapes, random.Random(seed)
+        self.special = {"%clusterid.x": program, "%nclusterid.x": programs, "%cluster_ctarank": rank}
+        self.special |= {"%ctaid.x": blocks * program + rank, "%nctaid.x": blocks * programs, "global_smem": SHARED}
         self.special |= dict.fromkeys(re.findall(r"\.shared \.align \d+ \.b8 (\w+)\[", body), STATIC)
         self.cluster, self.rank = [self], rank
         threads, maxnreg = (int(re.findall(rf"\.{name} (\d+)", head)[0]) for name in ("reqntid", "maxnreg"))
         self.warps = [Warp(index, allowed=maxnreg) for index in range(threads // 32)]
-        # Each warp, and last the copy engine, is quick or slow: the ring is full at times, and empty at others.
-        self.paces = [self.random.choice((1, 10, 100)) for _ in range(len(self.warps) + 1)]
+        # Each warp, and last the copy engine, is quick or slow: the ring is full at times, and empty at others. So is
+        # each block of a cluster.
+        pace = self.random.choice((1, 100)) if blocks > 1 else 1
+        self.paces = [pace * self.random.choice((1, 10, 100)) for _ in range(len(self.warps) + 1)]
         self.free_registers = 0  # of those that the block was launched with
         self.mbarriers: dict[int, Mbarrier] = {}
         self.memory: dict[int, int] = {}
@@ -212,7 +215,7 @@ class Block:
             return lambda: True
         if name.startswith("barrier.cluster"):
             return self.meet_cluster(warp, name)
-        if name.startswith("mbarrier.arrive.release.cluster"):
+        if name.startswith("mbarrier.arrive.shared::cluster"):
             for address in self.value(warp, operands[-1], "u32")[active]:
                 self.of_cluster(int(address) // WINDOW - 1).mbarrier(int(address) % WINDOW).change(1, 0)
             return lambda: True
@@ -263,6 +266,11 @@ class Block:
             raise Race(f"no mbarrier at {address} of block {self.rank}")
         return self.mbarriers[address]
 
+    def size_of(self, matrix: int) -> int:
+        """Bytes that a copy of the matrix moves."""
+        rows, row_bytes = self.box_shapes[matrix]
+        return rows * row_bytes
+
     def of_cluster(self, rank: int) -> "Block":
         """The block of a rank, which has to be there to be sent something."""
         if not self.cluster[rank].running:
@@ -284,8 +292,7 @@ class Block:
             raise Race(f"turn {turn} overwrites what a warpgroup still reads")
         self.boxes[destination] = Box(turn, matrix, (corner[0], corner[1]))
         self.copies.append(self.boxes[destination])
-        size = self.box_bytes[matrix]
-        self.flying.append((self.boxes[destination], self.mbarrier(mbarrier), size))
+        self.flying.append((self.boxes[destination], self.mbarrier(mbarrier), self.size_of(matrix)))
 
     def multiply(self, warp: Warp, name: str, operands: list[str]) -> None:
         if name.startswith("wgmma.mma_async"):
@@ -294,11 +301,12 @@ class Block:
                 address = (int(self.value(warp, text, "u64")[0]) & 0x3FFF) * 16
                 start = max((start for start in self.boxes if start <= address), default=-1)
                 box = self.boxes.get(start)
-                if not box or not box.landed or address >= start + self.box_bytes[box.matrix]:
+                if not box or not box.landed or address >= start + self.size_of(box.matrix):
                     raise Race("a tile is read that has not arrived")
                 warp.open.add(start)
                 column, row = box.corner
-                warp.operands.add((box.turn, box.matrix, column, row + (address - start) // BOX_ROW_BYTES))
+                _, row_bytes = self.box_shapes[box.matrix]
+                warp.operands.add((box.turn, box.matrix, column, row + (address - start) // row_bytes))
         elif name.startswith("wgmma.commit_group"):
             warp.products.append(warp.operands)
             warp.reading.append(warp.open)

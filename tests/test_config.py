@@ -46,6 +46,27 @@ def test_a_split_says_into_how_many_parts() -> None:
     assert {name: Config.parse(name).parts for name in parts} == parts
 
 
+def test_a_cluster_says_which_blocks_share_what() -> None:
+    shapes = {"": (1, 1), "_multicast": (1, 2), "_multicast4": (1, 4), "_multicast-b": (2, 1), "_multicast-ab": (2, 2)}
+    configs = {flag: Config.parse(f"64x32x64_s4_w32x32{flag}") for flag in shapes}
+    assert {flag: config.cluster_shape for flag, config in configs.items()} == shapes
+    assert {flag: config.cluster for flag, config in configs.items()} == {
+        flag: down * across for flag, (down, across) in shapes.items()
+    }
+    # 65 x 65 elements are 2 x 3 tiles, of which clusters are whole.
+    tiles = {flag: config.tiles(65, 65) for flag, config in configs.items()}
+    assert tiles == {
+        "": (2, 3),
+        "_multicast": (2, 4),
+        "_multicast4": (2, 4),
+        "_multicast-b": (2, 3),
+        "_multicast-ab": (2, 4),
+    }
+    assert configs["_multicast-b"].tiles(129, 32) == (4, 1)
+    with pytest.raises(ValueError, match="a block is of one cluster, found multicast-b and multicast"):
+        Config(64, 32, 64, 4, 32, 32, ("multicast-b", "multicast"))
+
+
 def test_flags_have_one_order() -> None:
     one = Config(64, 64, 64, 2, 32, 32, ("tail", "rotate"))
     other = Config(64, 64, 64, 2, 32, 32, ("rotate", "tail"))

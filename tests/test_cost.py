@@ -261,3 +261,30 @@ def test_clusters_leave_multiprocessors_over_where_they_are_larger_than_a_pair(c
     # Of 8 GPCs each lacks, on average, half of the pairs that a further cluster of 4 or 8 blocks would take.
     assert occupancy.reached(cluster, 132) == reached
     assert occupancy.reached(cluster, 4) >= cluster
+
+
+def test_blocks_that_share_a_tile_read_it_once() -> None:
+    # Nothing but reading from L2, 64 bytes a clock and multiprocessor: 32 x 32 tiles of (128 + 128) x 1024 elements.
+    def seconds(flags: str) -> float:
+        made = kernel(f"128x128x64_s6_w64x32{flags}", 230_000, 1, "triton")
+        return predict(made, Size(4096, 4096, 1024)).memory
+
+    alone = 2 * 32 * 32 * 256 * 1024 / (132 * H200.clock_hz * 64)
+    assert seconds("") == pytest.approx(alone)
+    assert seconds("_multicast") == pytest.approx(alone * 3 / 4)
+    assert seconds("_multicast-b") == pytest.approx(alone * 3 / 4)
+    assert seconds("_multicast-ab") == pytest.approx(alone / 2)
+
+
+def test_a_cluster_of_tritons_that_was_not_measured_is_not_weighed() -> None:
+    alone, cluster = (
+        kernel(f"128x256x64_s4_w64x64{flag}_specialized", backend="triton") for flag in ("", "_multicast-b")
+    )
+    size, known = Size(4096, 4096, 4096), Traits()
+
+    def weighed(*measured: Kernel) -> set[Kernel]:
+        fit = Fit("NVIDIA H200", (9, 0), {made.name: known for made in measured})
+        return {prediction.kernel for prediction in cost.rank((alone, cluster), size, H200, fit)}
+
+    assert weighed(alone) == {alone}
+    assert weighed(cluster) == weighed(alone, cluster) == {alone, cluster}

@@ -16,11 +16,13 @@ from hgemm.backends import get
 from hgemm.config import Config
 from hgemm.cost import Size
 from hgemm.devices import rates
-from hgemm.triton_kernels import adapter, host_descriptors, interpreter
+from hgemm.triton_kernels import adapter, host_descriptors, interpreter, versions
 from hgemm.triton_kernels.configs import TMA
 from hgemm.triton_kernels.launcher import Launcher
 from hgemm.triton_kernels.specialized_configs import (
+    ALONE,
     MOST_PARTS,
+    MULTICAST,
     SPECIALIZED,
     Sharing,
     share,
@@ -266,9 +268,27 @@ def test_no_default_is_specialised_where_none_can_be_had(monkeypatch: pytest.Mon
         found = adapter.kernels(TMA, rates("a board", capability, 132), Size(4096, 4096, 4096, batch))
         return {kernel.config.name for kernel in found if kernel.config} & set(SPECIALIZED)
 
-    assert weighed((9, 0)) == set(SPECIALIZED)
+    known = set(ALONE if triton.__version__.startswith("3.6.") else SPECIALIZED)
+    assert weighed((9, 0)) == known
     assert weighed((9, 0), batch=2) == weighed((10, 0)) == weighed((12, 0)) == set()
     monkeypatch.setattr(adapter, "_specialized_missing", lambda: "not in this Triton")
     assert weighed((9, 0)) == set()
     assert all(set(entry.shared_bytes) == {90} for entry in TMA.configs if entry.config.name in SPECIALIZED)
     assert {specialized_options(name)["num_warps"] for name in SPECIALIZED} == {4}
+
+
+@pytest.mark.parametrize("version", ["3.6.0", "3.7.1", "3.10.0+git1234"])
+def test_clusters_are_refused_where_gluon_sends_no_tiles(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(triton, "__version__", version)
+    versions.multicast_missing.cache_clear()
+    rules = {name: adapter._specialized_rule(name, H200) for name in SPECIALIZED}
+    offered = adapter.kernels(TMA, rates(H200.name, (9, 0), 132), Size(4096, 4096, 4096))
+    versions.multicast_missing.cache_clear()
+    names = {kernel.config.name for kernel in offered if kernel.config}
+    assert {name for name, rule in rules.items() if rule} == (set(MULTICAST) if version == "3.6.0" else set())
+    assert names & set(SPECIALIZED) == {name for name, rule in rules.items() if not rule}
+    if version == "3.6.0":
+        assert set(rules.values()) - {None} == {
+            "multicast to a cluster of blocks needs Gluon of Triton 3.7 or newer, found 3.6.0; "
+            "pip install 'triton>=3.7', or leave config out"
+        }

@@ -17,12 +17,13 @@ from hgemm.problem import LAYOUTS
 from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead, disassemble, resource_usage
 from hgemm.triton_kernels.configs import TMA
 from hgemm.triton_kernels.shared_tiles import ROWS, add_shared_tiles
-from hgemm.triton_kernels.specialized_configs import SPECIALIZED, blocks, specialized_options
+from hgemm.triton_kernels.specialized_configs import ALONE, SPECIALIZED, blocks, specialized_options
 
 BF16, FP16 = torch.bfloat16, torch.float16
 LARGEST = "128x256x64_s4_w64x64_specialized_tail"
 SMALLEST = "64x128x128_s4_w64x32_specialized_tail"
 THREE = "192x128x64_s5_w64x32_specialized_tail"
+WIDE = "64x96x128_s5_w32x16_specialized"  # three side by side
 EVENT = {
     "W": r"mbarrier\.try_wait\.parity",
     "m": r"wgmma\.mma_async",
@@ -68,7 +69,7 @@ def loops(ptx: str) -> list[str]:
     return [events(body) for _, body in bodies]
 
 
-@pytest.mark.parametrize("config", SPECIALIZED)
+@pytest.mark.parametrize("config", ALONE)
 def test_a_configuration_is_specialised_and_fits(config: str) -> None:
     code, parsed = made(config), Config.parse(config)
     assert "setmaxnreg.dec.sync.aligned.u32" in code.ptx
@@ -85,15 +86,16 @@ def test_a_configuration_is_specialised_and_fits(config: str) -> None:
     assert not re.search(r"\bHMMA", code.sass)
 
 
-@pytest.mark.parametrize("config", SPECIALIZED)
+@pytest.mark.parametrize("config", ALONE)
 def test_a_stage_is_given_back_when_its_product_is_done_and_refilled_when_all_gave_it_back(config: str) -> None:
     options = specialized_options(config)
     code = made(config)
     groups = options["DOWN"] * options["ACROSS"]
     # For each 16 of K and each 64 rows of a warpgroup.
     products = options["BLOCK_K"] // 16 * (options["BLOCK_M"] // options["DOWN"] // 64)
-    # A and B are stored along K: boxes of 64 elements. 192 rows are three.
-    copies = -(-options["BLOCK_K"] // 64) * (4 if options["BLOCK_M"] == 192 else 2)
+    # A and B are stored along K: boxes of 64 elements. 192 rows are three, and so are 96 columns.
+    parts = (3 if options["BLOCK_M"] == 192 else 1) + (3 if options["BLOCK_N"] % 3 == 0 else 1)
+    copies = -(-options["BLOCK_K"] // 64) * parts
     multiplying = [loop for loop in loops(code.ptx) if "m" in loop]
     assert len(multiplying) == groups
     for loop in multiplying:
@@ -121,14 +123,14 @@ def run_blocks(config: str, ptx: str, seed: int, layout: str = "nt") -> Iterator
     whole, parts = (8, 3) if config.endswith("_tail") else (9, 1)
     assert -(-K // options["BLOCK_K"]) > options["STAGES"]
     for program in range(PROGRAMS):
-        # A box is 128 bytes of each stored row of a tile.
-        box_bytes = {A: 128 * a[0], B: 128 * b[0]}
-        block = Block(ptx, [M, N, K, whole, parts], box_bytes, program, PROGRAMS, PROGRAMS * seed + program)
+        # A box is 128 bytes of each stored row of a tile, or all that there are.
+        boxes = {matrix: (rows, min(128, 2 * columns)) for matrix, (rows, columns) in ((A, a), (B, b))}
+        block = Block(ptx, [M, N, K, whole, parts], boxes, program, PROGRAMS, PROGRAMS * seed + program)
         block.run()
         yield block
 
 
-@pytest.mark.parametrize(("config", "layout"), [*((config, "nt") for config in SPECIALIZED), (THREE, "tn")])
+@pytest.mark.parametrize(("config", "layout"), [*((config, "nt") for config in ALONE), (THREE, "tn"), (WIDE, "nn")])
 def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: str, layout: str) -> None:
     options = specialized_options(config)
     tile_m, tile_n, step = options["BLOCK_M"], options["BLOCK_N"], options["BLOCK_K"]
@@ -170,7 +172,7 @@ def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: 
     steps = range(0, 1000, step)
     tiles = {(m * tile_m, n * tile_n, k) for m in range(3) for n in range(3) for k in steps}
     assert multiplied == Counter(tiles)
-    pieces = {(x, y) for x in range(0, 3 * tile_n, 64) for y in range(0, 3 * tile_m, rows)}
+    pieces = {(x, y) for x in range(0, 3 * tile_n, min(64, columns)) for y in range(0, 3 * tile_m, rows)}
     assert set(stored) <= pieces
     whole = 8 if config.endswith("_tail") else 9
     assert stored.total() == len(stored) == whole * len(pieces) // 9
@@ -191,6 +193,9 @@ def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: 
         (LARGEST, r"expect_tx(\S+) _, \[(%r\d+)\], 49152", r"expect_tx\1 _, [\2], 16384"),
         # Two of the three copies of A, and the one of B.
         (THREE, r"expect_tx(\S+) _, \[(%r\d+)\], 40960", r"expect_tx\1 _, [\2], 32768"),
+        # The copy of A, and two of the three of B.
+        (WIDE, r"expect_tx(\S+) _, \[(%r\d+)\], 40960", r"expect_tx\1 _, [\2], 32768"),
+        (WIDE, r"(mbarrier\.init\S+ \[%r\d+\]), 3;", r"\1, 2;"),
         (LARGEST, r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;"),
         (THREE, r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;"),
         (LARGEST, r"(setmaxnreg\.inc\.sync\.aligned\.u32\s+)240;", r"\g<1>248;"),
@@ -206,14 +211,16 @@ def test_a_ring_out_of_step_is_found(config: str, pattern: str, replacement: str
             list(run_blocks(config, ptx, seed))
 
 
-@pytest.mark.parametrize("config", SPECIALIZED)
+@pytest.mark.parametrize("config", ALONE)
 def test_c_leaves_in_pieces_by_tma_and_parts_by_stores(config: str) -> None:
     options = specialized_options(config)
     text = events(made(config).ptx)
     groups, rows = options["DOWN"] * options["ACROSS"], options["BLOCK_M"] // options["DOWN"]
-    pieces = options["BLOCK_N"] // options["ACROSS"] // 64
+    columns = options["BLOCK_N"] // options["ACROSS"]
+    width = min(64, columns)
+    pieces = columns // width
     # Behind the read of the store that used the buffer before, and a barrier; seen by TMA behind fence and barrier.
-    stored = re.findall(rf"rB+s{{{rows // 16}}}FB+S", text)
+    stored = re.findall(rf"rB+s{{{rows * width // 1024}}}FB+S", text)
     assert len(stored) == groups * pieces == text.count("S")
     assert pieces % options["C_BUFFERS"] == 0  # so that each tile begins with the first buffer
     assert ("g" in text) == config.endswith("_tail")
@@ -222,7 +229,7 @@ def test_c_leaves_in_pieces_by_tma_and_parts_by_stores(config: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("config", "dtype"), [(SMALLEST, FP16), (LARGEST, BF16), (THREE, BF16)], ids=str)
+@pytest.mark.parametrize(("config", "dtype"), [(SMALLEST, FP16), (LARGEST, BF16), (THREE, BF16), (WIDE, BF16)], ids=str)
 def test_every_layout_and_type_is_multiplied_from_shared_memory(config: str, dtype: torch.dtype, layout: str) -> None:
     code = made(config, dtype, layout)
     kind = "bf16" if dtype == BF16 else "f16"
@@ -237,7 +244,7 @@ def test_every_layout_and_type_is_multiplied_from_shared_memory(config: str, dty
 
 
 @pytest.mark.one_triton
-@pytest.mark.parametrize("config", SPECIALIZED)
+@pytest.mark.parametrize("config", ALONE)
 def test_warpgroups_share_a_tile_evenly(config: str) -> None:
     parsed, options = Config.parse(config), specialized_options(config)
     assert (parsed.warp_m, parsed.warp_n) == warp_tile(parsed.tile_m, parsed.tile_n, parsed.warps)
@@ -250,11 +257,12 @@ def test_warpgroups_share_a_tile_evenly(config: str) -> None:
         a, b, c = blocks(config, *layout)
         copied = 64 if parsed.tile_m == 192 else parsed.tile_m
         assert a == ((copied, parsed.tile_k) if layout[0] == "n" else (parsed.tile_k, copied))
-        assert b == ((parsed.tile_k, parsed.tile_n) if layout[1] == "n" else (parsed.tile_n, parsed.tile_k))
-        assert c == (rows, 64)
+        copied = columns if parsed.tile_n % 3 == 0 else parsed.tile_n
+        assert b == ((parsed.tile_k, copied) if layout[1] == "n" else (copied, parsed.tile_k))
+        assert c == (rows, min(64, columns))
 
 
-@pytest.mark.parametrize("config", [name for name in SPECIALIZED if name.endswith("_tail")])
+@pytest.mark.parametrize("config", [name for name in ALONE if name.endswith("_tail")])
 def test_parts_are_added_16_bytes_a_thread(config: str) -> None:
     options = specialized_options(config)
     names = add_shared_tiles.arg_names

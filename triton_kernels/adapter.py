@@ -22,9 +22,8 @@ from hgemm.problem import DTYPES, Problem, UnsupportedProblem, batch_rule, vecto
 from hgemm.triton_kernels import configs, interpreter
 from hgemm.triton_kernels.configs import GLUON, MMA_SYNC, POINTER, TMA, Family
 from hgemm.triton_kernels.specialized_configs import FLAG, is_specialized
+from hgemm.triton_kernels.versions import multicast_missing, triton_missing
 
-OLDEST_TRITON = (3, 6)
-OLDEST_MULTICAST = (3, 7)
 REGISTERS = 65_536  # of a multiprocessor
 
 
@@ -60,7 +59,7 @@ def backends() -> list[Backend]:
 
 def unavailable(family: Family, device_type: str) -> str | None:
     """Why the family cannot run on tensors of this device type, and the way out; None if it can. Compiles nothing."""
-    if reason := _triton_missing():
+    if reason := triton_missing():
         return reason
     if device_type == "cpu":
         if family.interpreted is None:
@@ -124,7 +123,7 @@ def kernels(family: Family, device: Rates, size: Size) -> tuple[Kernel, ...]:
     specialised, which would be launched for each matrix. Where those cannot be had, they are left out too."""
     found = _kernels(family.name, device.capability)
     left_out = {"persistent", FLAG} if size.batch > 1 else {FLAG} if _specialized_missing() else set()
-    if _triton_missing() or _multicast_missing():
+    if triton_missing() or multicast_missing():
         left_out |= CLUSTERS.keys()
     return tuple(kernel for kernel in found if kernel.config and left_out.isdisjoint(kernel.config.flags))
 
@@ -236,23 +235,6 @@ def _compiled(module: str) -> ModuleType:
     return importlib.import_module(f"hgemm.triton_kernels.{module}")
 
 
-def _version() -> tuple[int, ...]:
-    import triton
-
-    return tuple(int(part) for part in triton.__version__.split(".")[:2])
-
-
-@functools.cache
-def _triton_missing() -> str | None:
-    try:
-        import triton
-    except Exception as error:  # a broken installation can raise anything
-        return f"Triton cannot be imported ({type(error).__name__}: {error}); pip install 'triton>=3.6'"
-    if _version() < OLDEST_TRITON:
-        return f"it needs Triton 3.6 or newer, found {triton.__version__}; pip install 'triton>=3.6'"
-    return None
-
-
 @functools.cache
 def _gluon_missing(module: str) -> str | None:
     """Why this Triton's Gluon is not the one that a kernel is written in: it is experimental, and parts change."""
@@ -314,24 +296,12 @@ def _specialized_rule(config: str | None, device: Any) -> str | None:
             f"configuration {config} multiplies with wgmma, which is for compute capability 9.0, and {device.name} has "
             f"{device.major}.{device.minor}; leave config out"
         )
-    return _specialized_missing() or (_multicast_missing() if Config.parse(config).cluster > 1 else None)
-
-
-@functools.cache
-def _multicast_missing() -> str | None:
-    import triton
-
-    if _version() < OLDEST_MULTICAST:
-        return (
-            f"multicast to a cluster of blocks needs Gluon of Triton 3.7 or newer, found {triton.__version__}; "
-            f"pip install 'triton>=3.7', or leave config out"
-        )
-    return None
+    return _specialized_missing() or (multicast_missing() if Config.parse(config).cluster > 1 else None)
 
 
 @functools.cache
 def _specialized_missing() -> str | None:
-    return _triton_missing() or _gluon_missing("specialized")
+    return triton_missing() or _gluon_missing("specialized")
 
 
 def _shared_memory_rule(config: str, needed: int, device: str, limit: int) -> str:

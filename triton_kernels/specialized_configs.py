@@ -1,7 +1,8 @@
 """The configurations of ``specialized.py``, what they pass to it, and how it shares out its last wave. No Triton here.
 
 Their flag is ``specialized``: persistent, one warp that copies beside one to three warpgroups that multiply. A name's
-warps are the multiplying ones, four a warpgroup, and its stages are buffers. With ``tail`` the last wave is shared.
+warps are the multiplying ones, four a warpgroup, and its stages are buffers. With ``tail`` the last wave is shared, and
+with ``multicast``, ``multicast-b`` and so on blocks share operands.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ TARGET = 90
 SHARED_BYTES = LIMITS[9, 0].shared_bytes_per_block
 
 # Bytes of shared memory a block, the same for all layouts: the ring, 16 KB in which each warpgroup stages C (half of it
-# for 128x64, of which a warpgroup has 64 columns, and beside five stages of 192x128, which leave no room for more), two
-# mbarriers a stage. One block a multiprocessor.
-SPECIALIZED = {
+# for 128x64, of which a warpgroup has 64 columns, and beside five stages of 192x128, which leave no room for more; 4 KB
+# for 64x96, of which it has 32), two mbarriers a stage. One block a multiprocessor. First those whose blocks are alone.
+ALONE = {
     "128x256x64_s4_w64x64_specialized": 229_592,
     "128x256x64_s4_w64x64_specialized_tail": 229_592,
     "256x128x64_s4_w64x64_specialized": 229_592,
@@ -38,10 +39,14 @@ SPECIALIZED = {
     "128x64x128_s4_w32x32_specialized_tail": 213_208,
     "64x256x64_s5_w64x64_specialized_tail": 221_388,
     "64x128x128_s4_w64x32_specialized_tail": 213_172,
+    # Of 128 x 6144 one wave of an H200, where those of 64x64 are 1.45. No shared last wave: the kernel that adds the
+    # parts of a tile takes its rows whole, and 96 columns are no power of two.
+    "64x96x128_s5_w32x16_specialized": 217_332,
 }
 
-# Blocks of a cluster, that share tiles by multicast. Beside what those above have, a kilobyte with the mbarriers
-# that they arrive at across blocks.
+# Of blocks in clusters, which send each other tiles by multicast: of B where they are one above the other, "-b", of A
+# where they are side by side, and of both, "-ab". Beside what those above have, a kilobyte with the mbarriers at which
+# they arrive across blocks. The tile is that of one block.
 MULTICAST = {
     "128x256x64_s4_w64x64_multicast-b_specialized": 230_568,
     "128x256x64_s4_w64x64_multicast-b_specialized_tail": 230_584,
@@ -52,6 +57,8 @@ MULTICAST = {
     "64x256x64_s5_w64x64_multicast-b_specialized_tail": 222_348,
     "64x128x128_s4_w64x32_multicast-b_specialized": 214_148,
     "64x128x128_s4_w64x32_multicast-b_specialized_tail": 214_148,
+    "64x96x128_s5_w32x16_multicast-b_specialized": 218_292,
+    "64x96x128_s5_w32x16_multicast-ab_specialized": 218_292,
     "64x64x128_s6_w32x32_multicast-b_specialized": 205_972,
     "64x64x128_s6_w32x32_multicast-ab_specialized": 205_972,
     "128x64x128_s4_w32x32_multicast_specialized": 214_184,
@@ -62,8 +69,7 @@ MULTICAST = {
     "128x32x128_s5_w32x16_multicast_specialized": 214_192,
     "128x32x128_s5_w32x16_multicast4_specialized": 214_192,
 }
-SPECIALIZED |= MULTICAST
-
+SPECIALIZED = ALONE | MULTICAST
 
 # Of a thread, by how many warpgroups multiply. It holds up to 128 sums, 64 where there are three, and what it has to
 # address: with 24 for that of the copying warp, which is the least there is, 504 of the 512 that 128 threads share are
@@ -121,16 +127,16 @@ def specialized_options(name: str) -> dict[str, Any]:
 
 @functools.cache
 def blocks(name: str, a_layout: str, b_layout: str) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """Rows and columns of what one copy moves, of A, B and C as they are stored. Each is a power of two: what A's tile
-    is not, its warpgroups' parts are."""
+    """Rows and columns of what one copy moves, of A, B and C as they are stored. Each is a power of two: what a tile is
+    not, its warpgroups' parts are."""
     o, config = specialized_options(name), Config.parse(name)
-    rows = o["BLOCK_M"] // o["DOWN"]
-    parted = o["DOWN"] == 3 or config.cluster > 1
-    a, b = (rows if parted else o["BLOCK_M"], o["BLOCK_K"]), (o["BLOCK_K"], o["BLOCK_N"])
+    rows, columns = o["BLOCK_M"] // o["DOWN"], o["BLOCK_N"] // o["ACROSS"]
+    a = rows if o["DOWN"] == 3 or config.cluster > 1 else o["BLOCK_M"], o["BLOCK_K"]
+    b = o["BLOCK_K"], columns if o["ACROSS"] == 3 else o["BLOCK_N"]
     return (
         a if a_layout == "n" else a[::-1],
         b if b_layout == "n" else b[::-1],
-        (rows, min(64, o["BLOCK_N"] // o["CLUSTER_N"]) * o["CLUSTER_N"]),
+        (rows, min(64, columns // o["CLUSTER_N"]) * o["CLUSTER_N"]),
     )
 
 
