@@ -89,8 +89,7 @@ class Kernel:
 
     @property
     def resembles_others(self) -> bool:
-        """Whether traits of another configuration may stand in for its own: not for Triton's clusters, of which no
-        other kernel of Triton's tells anything."""
+        """Whether another configuration's traits may stand in for its own: not for Triton's clusters, like no other."""
         return self.config is not None and not (self.backend == "triton" and self.config.cluster > 1)
 
 
