@@ -38,7 +38,7 @@ MUTANTS = (
     _split(
         "same-part",
         "every block multiplies the first part",
-        "(k_range.first + k_tile)",
+        "(work.first + k_tile)",
         "k_tile",
         VALUES,
         file="tma.cuh",
@@ -54,8 +54,8 @@ MUTANTS = (
     _split(
         "empty-part",
         "a block without a tile of K waits for one",
-        "Config::PARTS == 1 || k_tiles > 0",
-        "Config::PARTS == 1 || k_tiles >= 0",
+        "Config::PARTS == 1 || work.count > 0",
+        "Config::PARTS == 1 || work.count >= 0",
         "deadlock",
         file="tma.cuh",
         shape=(20, 136, 136),
