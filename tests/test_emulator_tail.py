@@ -5,7 +5,7 @@ import torch
 
 from hgemm import emulation
 from hgemm.backends import get
-from hgemm.cuda_kernels.configs import FAMILIES, Unit
+from hgemm.cuda_kernels.configs import FAMILIES, LAYOUTS, Unit
 from hgemm.cuda_kernels.emulator.build import load_unit
 from hgemm.cuda_kernels.emulator.library import EmulatedLibrary
 
@@ -26,6 +26,13 @@ def product(a, b, config, schedule="lazy", blocks=2):
     return out, report
 
 
+def in_aligned_rows(values, letter):
+    stored = values if letter == "n" else values.mT
+    memory = torch.full((*stored.shape[:-1], (stored.shape[-1] + 15) // 8 * 8), torch.nan, dtype=values.dtype)
+    memory[..., : stored.shape[-1]] = stored
+    return memory[..., : stored.shape[-1]] if letter == "n" else memory[..., : stored.shape[-1]].mT
+
+
 def integers(*shape, seed=0):
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).half()
 
@@ -40,6 +47,24 @@ def test_every_remainder_of_tiles_is_exact(config, blocks):
             a, b = integers(batch, M, K, seed=K), integers(batch, K, 16, seed=M)
             out, _ = product(a, b, config.name, SCHEDULES[tiles % 3], blocks)
             assert torch.equal(out, (a.float() @ b.float()).half()), (tiles, K)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@EITHER
+def test_shares_are_exact_in_every_layout(config, dtype, layout):
+    # Tiles of C and of K that end outside, rows of C that begin anywhere. The first tiles of all are cut for three
+    # blocks; of six the last for five; of eight three for five, of which the second and the fourth have parts of two.
+    M, N, K = 2 * config.tile_m - 61, config.tile_n - 3, config.tile_k * 25 + 9
+    for batch, blocks, schedule in ((1, 3, "lazy"), (3, 5, "random,seed=2"), (4, 5, "eager,reversed")):
+        a, b = integers(batch, M, K, seed=K).to(dtype), integers(batch, K, N, seed=M).to(dtype)
+        memory = torch.full((batch, M + 2, N + 5), torch.nan, dtype=dtype)
+        out = memory[:, 1:-1, 3:-2]
+        operands = (in_aligned_rows(x, letter) for x, letter in zip((a, b), layout, strict=True))
+        report = emulation.run(TMA, *operands, out, config.name, schedule, resident_blocks=blocks)
+        assert report.clean, report
+        assert torch.equal(out, (a.double() @ b.double()).to(dtype)), (batch, blocks)
+        assert memory.isnan().sum() == memory.numel() - out.numel()
 
 
 @EITHER

@@ -13,8 +13,8 @@ NOT_PERSISTENT = "128x256x64_s2_w64x64_tail"
 TWO_PARTS = (200, 72, 1728)
 """Two of its tiles for three blocks, 27 tiles of K each: parts of 18 and of 9, the second block's from both tiles."""
 ONE_OF_THE_SECOND = (378, 72, 832)
-"""Three tiles for ten blocks, 13 tiles of K each: nine take four or five, of which the sixth has three of one tile and one
-of the next, which comes into the second stage."""
+"""Three tiles for ten blocks, 13 tiles of K each: nine take four or five, of which the sixth has three of one tile and
+one of the next, which comes into the second stage."""
 LAST_OF_FOUR = (500, 72, 1472)
 """As LAST_CUT."""
 
