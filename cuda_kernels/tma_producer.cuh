@@ -33,7 +33,7 @@ struct TmaProducerGemm {
   static constexpr int CONSUMER_REGISTERS = 232, PRODUCER_REGISTERS = 40;
   static_assert(Config::THREADS * CONSUMER_REGISTERS + 128 * PRODUCER_REGISTERS <= 65536, "of a multiprocessor");
   static_assert(Config::WARPS % 4 == 0, "setmaxnreg takes whole warpgroups");
-  static_assert(!Config::TAIL, "the last wave is shared out by tma_rotating.cuh");
+  static_assert(!Config::TAIL, "the last wave is shared out by tma_rotating.cuh and tma.cuh");
   static constexpr int SHARED_BYTES = Ring::BYTES + Epilogue::BYTES + Ring::BARRIERS_BYTES;
 
   static const char* launch(const HgemmProblem& problem, void* workspace, void* stream);
