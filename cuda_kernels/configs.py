@@ -186,6 +186,8 @@ FAMILIES: dict[str, Family] = {
                 _tma("256x128x32_s4_w64x64_rotate_persistent_tail", 1),
                 _tma("128x256x64_s2_w64x64_rotate_persistent", 1),
                 _tma("128x256x64_s2_w64x64_rotate_persistent_tail", 1),
+                # Two stages leave a block no time to run ahead in. Not persistent, it shares a last wave all the same.
+                _tma("128x256x64_s2_w64x64_tail", 1),
                 # 3 x (32,768 + 8) bytes, 4 warps: one block on sm_120, two on Hopper.
                 _tma("128x128x64_s3_w64x64", 2),
                 # A last wave of few tiles, as of 128 rows: its parts are of 64 KB, not of 128, on their way through L2.

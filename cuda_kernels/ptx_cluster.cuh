@@ -27,6 +27,32 @@ HGEMM_DEVICE uint32_t cluster_rank() {
 HGEMM_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 HGEMM_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+// The compiler makes the release a fence of the whole device (MEMBAR.ALL.GPU), since what was written may lie in global
+// memory. The next two arrivals take none.
+
+// Shows the others only what this thread has written to its own block's shared memory, for which a fence of the block
+// is enough, where the compiler knows it (PTX ISA 8.6, CUDA 12.7).
+HGEMM_DEVICE void cluster_arrive_shared() {
+#if __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1207
+  asm volatile(
+      "fence.release.sync_restrict::shared::cta.cluster;\n"
+      "barrier.cluster.arrive.relaxed.aligned;" ::
+          : "memory");
+#else
+  cluster_arrive();
+#endif
+}
+
+// Shows nobody what was written. It tells that the warp has read: it comes only after every lane has computed `loaded`,
+// since they wait for each other with a mask that is made to depend on it. By itself an arrival does not wait for a
+// load in flight.
+HGEMM_DEVICE void cluster_arrive_after(float loaded) {
+  asm volatile(
+      "bar.warp.sync %0;\n"
+      "barrier.cluster.arrive.relaxed.aligned;" ::"r"(after(__float_as_uint(loaded), 0xffffffff))
+      : "memory");
+}
+
 // ---- another block's shared memory ----
 
 // mapa: where `address`, of this block's shared memory, lies in that of the cluster's block `rank`; an address for

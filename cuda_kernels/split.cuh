@@ -43,7 +43,7 @@ struct StoreSumOfCluster : PlainStore {
 #pragma unroll
       for (int j = 0; j < COLUMN_FRAGMENTS; ++j)
         ptx::st_shared_v4(shared + offset(warp * (Config::WARP_M / 16) + i, j, lane), warp_tile.accumulators[i][j]);
-    ptx::cluster_arrive();
+    ptx::cluster_arrive_shared();
     ptx::cluster_wait();
 
     // The slices of the tile are dealt out to the blocks in turn, so that a few of them are not all added by one.
@@ -54,7 +54,7 @@ struct StoreSumOfCluster : PlainStore {
     const bool in_c = slice < SLICES && place.row < c.M && place.column < c.N;
     WarpTile<T, Slice> sum(0, lane);
     if (in_c) add(sum, shared + offset(slice * ROW_FRAGMENTS, 0, lane));
-    ptx::cluster_arrive();  // this warp has read all that it reads of other blocks
+    ptx::cluster_arrive_after(loaded(sum));  // this warp has read all that it reads of other blocks
     if (in_c) Store::store(sum, shared + SUMS_BYTES + warp * Store::BYTES, c, place, 0, lane);
   }
 
@@ -65,6 +65,16 @@ struct StoreSumOfCluster : PlainStore {
   // of them, 16 bytes a lane. All 32 lanes write and read 512 bytes in a row.
   HGEMM_DEVICE uint32_t offset(int row, int column, int lane) {
     return (row * COLUMN_FRAGMENTS + column) * (16 * 8 * 4) + lane * 16;
+  }
+
+  // What is computed of every vector that was loaded.
+  HGEMM_DEVICE float loaded(const WarpTile<T, Slice>& sum) {
+    float total = 0;
+#pragma unroll
+    for (int i = 0; i < ROW_FRAGMENTS; ++i)
+#pragma unroll
+      for (int j = 0; j < COLUMN_FRAGMENTS; ++j) total += sum.accumulators[i][j][0];
+    return total;
   }
 
   // All parts are asked for before the first is added, so that the warp waits for other multiprocessors once.

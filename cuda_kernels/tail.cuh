@@ -1,9 +1,13 @@
-// What a block multiplies, one piece of work after the other, and how the last wave of a persistent grid is shared out.
+// What a block multiplies, one piece of work after the other, and how the last wave of tiles of C is shared out.
 //
-// With B blocks, T tiles of C are T / B waves. What remains would keep a few blocks busy as long as a whole wave. The
-// flag `tail` cuts these last tiles along K: their tiles of K in a row, one tile of C after the other, every block
-// takes the same number of them. So a block has a part of one tile of C, or the end of one and the beginning of the
-// next, and a second kernel adds the parts, see parts.cuh.
+// With B blocks at a time, T tiles of C are T / B waves. What remains would keep a few blocks busy as long as a whole
+// wave. The flag `tail` cuts these last tiles along K: their tiles of K in a row, one tile of C after the other, every
+// block takes the same number of them. So a block has a part of one tile of C, or the end of one and the beginning of
+// the next, and a second kernel adds the parts, see parts.cuh.
+//
+// The blocks of a persistent grid, tma_rotating.cuh, come to their share behind their whole tiles. Otherwise, tma.cuh,
+// a share is a block of its own, behind those that have a whole tile each: blocks begin in the order of the grid, so
+// that the shares are the last wave.
 //
 // Blocks that share tiles of A have the same work on neighbouring tiles of C. For them a block is their cluster here,
 // and a tile of C the tiles of its blocks.
@@ -35,6 +39,22 @@ struct Tail {
   HGEMM_MEMBER uint32_t block_of(uint32_t k_tile) const {
     const uint32_t longer = with_extra * (share + 1);
     return k_tile < longer ? k_tile / (share + 1) : with_extra + (k_tile - longer) / share;
+  }
+
+  // The work of a block that takes part: first in the tile of C in which its share begins.
+  HGEMM_MEMBER Work first(uint32_t block) const {
+    const uint32_t begin = this->begin(block), end = this->begin(block + 1), tile = begin / k_tiles;
+    const uint32_t end_of_tile = (tile + 1) * k_tiles;
+    return {whole + tile, static_cast<int>(begin - tile * k_tiles),
+            static_cast<int>((end < end_of_tile ? end : end_of_tile) - begin)};
+  }
+
+  // Then from the beginning of the next one to the end of its share, if that is there: no share has more than a tile.
+  HGEMM_MEMBER bool next(uint32_t block, Work& work) const {
+    ++work.number;
+    work.first = 0;
+    work.count = static_cast<int>(begin(block + 1) - (work.number - whole) * k_tiles);
+    return work.count > 0;
   }
 
   // From one part to the next, either the block is the next one or the tile is, or both: no two have the same sum.
@@ -93,7 +113,7 @@ size_t tail_workspace_bytes(const Tail& tail) {
   return tail.cut == 0 ? 0 : (tail.blocks + tail.cut - 1) * Config::CLUSTER * PiecesOf<Config>::TILE_BYTES;
 }
 
-// The work of one block after the other: whole tiles of C, one in each wave, then its share of the tail.
+// The work of a block of a persistent grid: whole tiles of C, one in each wave, then its share of the tail.
 template <class Config>
 struct Schedule {
   uint32_t block, blocks;  // of the grid
@@ -113,21 +133,13 @@ struct Schedule {
       work.number += blocks;
       return work.number < tail.whole || share_of(work);
     }
-    // From the beginning of the next tile of C to the end of the block's share, if that is there.
-    ++work.number;
-    work.first = 0;
-    work.count = static_cast<int>(tail.begin(block + 1) - (work.number - tail.whole) * tail.k_tiles);
-    return work.count > 0;
+    return tail.next(block, work);
   }
 
  private:
   HGEMM_MEMBER bool share_of(Work& work) const {
     if (!Config::TAIL || block >= tail.blocks) return false;
-    const uint32_t begin = tail.begin(block), end = tail.begin(block + 1), tile = begin / tail.k_tiles;
-    const uint32_t end_of_tile = (tile + 1) * tail.k_tiles;
-    work.number = tail.whole + tile;
-    work.first = static_cast<int>(begin - tile * tail.k_tiles);
-    work.count = static_cast<int>((end < end_of_tile ? end : end_of_tile) - begin);
+    work = tail.first(block);
     return true;
   }
 };

@@ -265,14 +265,15 @@ void reads(const uint16_t* values, uint16_t* out) {
 // 1: no barrier ahead of the reads  2: none behind them  3: one warp arrives before it has read  4: a block writes
 // again what the others may be reading  5: a rank that the cluster does not have  6: an ordinary load from another's
 // memory 7: arrives twice  8: waits without having arrived  9: a warp of one block waits for the other, which has gone
-// on
+// on  10: an arrival ahead of the reads that shows nobody what was written
 template <int Fault>
 void neighbours(uint16_t* out) {
   const uint32_t thread = ptx::thread_index(), rank = ptx::cluster_rank();
   float value[4] = {static_cast<float>(rank), static_cast<float>(thread), 1, 2};
   ptx::st_shared_v4(row_address(thread), value);
   if (Fault == 9 && rank == 2 && thread < 32) ptx::barrier_sync();
-  if (Fault != 1) ptx::cluster_arrive();
+  if (Fault != 1 && Fault != 10) ptx::cluster_arrive_shared();
+  if (Fault == 10) ptx::cluster_arrive_after(0);
   if (Fault == 7) ptx::cluster_arrive();
   if (Fault != 1) ptx::cluster_wait();
   if (Fault == 8) ptx::cluster_wait();
@@ -281,7 +282,7 @@ void neighbours(uint16_t* out) {
   uint32_t word[4];
   if (Fault == 6) ptx::ld_shared_v4(word, address);
   ptx::ld_shared_cluster_v4(value, address);
-  if (Fault != 2 && !(Fault == 3 && thread < 32)) ptx::cluster_arrive();
+  if (Fault != 2 && !(Fault == 3 && thread < 32)) ptx::cluster_arrive_after(value[0]);
   if (Fault == 4) ptx::st_shared_v4(row_address(thread), value);
   ptx::st_global_v4(out + (ptx::block_index() * 64 + thread) * 8, value);
   if (Fault != 2) ptx::cluster_wait();
@@ -364,6 +365,6 @@ const char* run(const char* rule, uint16_t* in, uint16_t* out, uint32_t* flag) {
 
 extern "C" const char* run_rule(const char* rule, int fault, uint16_t* in, uint16_t* out, uint32_t* flag) {
   static constexpr const char* (*runs[])(const char*, uint16_t*, uint16_t*, uint32_t*) = {
-      run<0>, run<1>, run<2>, run<3>, run<4>, run<5>, run<6>, run<7>, run<8>, run<9>};
+      run<0>, run<1>, run<2>, run<3>, run<4>, run<5>, run<6>, run<7>, run<8>, run<9>, run<10>};
   return runs[fault](rule, in, out, flag);
 }

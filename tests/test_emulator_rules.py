@@ -169,6 +169,7 @@ def test_memory_freed_behind_its_ldmatrix_may_be_refilled(library, schedule):
         ("neighbours", 6, "out-of-bounds", "shared memory is 0x400 to 0x800"),
         ("neighbours", 7, "barrier", "again without having waited"),
         ("neighbours", 8, "barrier", "without having arrived"),
+        ("neighbours", 10, "race", "ld_shared_cluster_v4 of block"),
         ("neighbours", 9, "deadlock", "waits at the barrier of the cluster, where 160 of 192 threads have arrived"),
         ("meeting", 1, "race", "which block 0 has"),
         ("meeting", 2, "race", "and nothing orders the two"),

@@ -1,17 +1,21 @@
-"""The last, partly filled wave of a persistent kernel, shared out along K: every number of tiles and of blocks."""
+"""The last, partly filled wave of tiles of C, shared out along K: every number of tiles and of blocks."""
 
 import pytest
 import torch
 
 from hgemm import emulation
 from hgemm.backends import get
-from hgemm.cuda_kernels.configs import FAMILIES, Unit
+from hgemm.cuda_kernels.configs import FAMILIES, LAYOUTS, Unit
 from hgemm.cuda_kernels.emulator.build import load_unit
 from hgemm.cuda_kernels.emulator.library import EmulatedLibrary
 
 TMA = FAMILIES["tma"]
 TAILS = [kernel.config for kernel in TMA.configs if "tail" in kernel.config.flags]
 TAIL = TAILS[0]
+# Shares that come behind a block's whole tiles, and shares that are blocks of their own.
+EITHER = pytest.mark.parametrize(
+    "config", [TAIL, next(config for config in TAILS if "persistent" not in config.flags)], ids=str
+)
 SCHEDULES = ("lazy", "random,seed=1", "eager,reversed")
 
 
@@ -20,6 +24,13 @@ def product(a, b, config, schedule="lazy", blocks=2):
     report = emulation.run(TMA, a, b, out, config, schedule, resident_blocks=blocks)
     assert report.clean, report
     return out, report
+
+
+def in_aligned_rows(values, letter):
+    stored = values if letter == "n" else values.mT
+    memory = torch.full((*stored.shape[:-1], (stored.shape[-1] + 15) // 8 * 8), torch.nan, dtype=values.dtype)
+    memory[..., : stored.shape[-1]] = stored
+    return memory[..., : stored.shape[-1]] if letter == "n" else memory[..., : stored.shape[-1]].mT
 
 
 def integers(*shape, seed=0):
@@ -38,45 +49,68 @@ def test_every_remainder_of_tiles_is_exact(config, blocks):
             assert torch.equal(out, (a.float() @ b.float()).half()), (tiles, K)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@EITHER
+def test_shares_are_exact_in_every_layout(config, dtype, layout):
+    # Tiles of C and of K that end outside, rows of C that begin anywhere. The first tiles of all are cut for three
+    # blocks; of six the last for five; of eight three for five, of which the second and the fourth have parts of two.
+    M, N, K = 2 * config.tile_m - 61, config.tile_n - 3, config.tile_k * 25 + 9
+    for batch, blocks, schedule in ((1, 3, "lazy"), (3, 5, "random,seed=2"), (4, 5, "eager,reversed")):
+        a, b = integers(batch, M, K, seed=K).to(dtype), integers(batch, K, N, seed=M).to(dtype)
+        memory = torch.full((batch, M + 2, N + 5), torch.nan, dtype=dtype)
+        out = memory[:, 1:-1, 3:-2]
+        operands = (in_aligned_rows(x, letter) for x, letter in zip((a, b), layout, strict=True))
+        report = emulation.run(TMA, *operands, out, config.name, schedule, resident_blocks=blocks)
+        assert report.clean, report
+        assert torch.equal(out, (a.double() @ b.double()).to(dtype)), (batch, blocks)
+        assert memory.isnan().sum() == memory.numel() - out.numel()
+
+
+@EITHER
 @pytest.mark.parametrize(("tile", "second_part"), [(0, 18), (1, 9)])
-def test_a_cut_tile_is_summed_part_by_part(tile, second_part):
+def test_a_cut_tile_is_summed_part_by_part(config, tile, second_part):
     """Three blocks share two tiles of 26 tiles of K: parts of 18 and 8, then of 9 and 17. 2^24 + 1 is rounded to 2^24,
     so that 2^24 + (1 - 2^24) is 1 only if a part begins just there."""
-    rows = slice(256 * tile, 256 * tile + 256)
-    a = torch.zeros(512, 26 * 64).bfloat16()
+    rows = slice(config.tile_m * tile, config.tile_m * (tile + 1))
+    a = torch.zeros(2 * config.tile_m, 26 * 64).bfloat16()
     a[rows, 0], a[rows, second_part * 64], a[rows, second_part * 64 + 64] = 2.0**24, 1, -(2.0**24)
     b = torch.ones(26 * 64, 8).bfloat16()
-    assert (product(a, b, TAIL.name, blocks=3)[0][rows] == 1).all()
-    assert (product(a, b, TAIL.name.removesuffix("_tail"), blocks=3)[0][rows] == 0).all()
+    assert (product(a, b, config.name, blocks=3)[0][rows] == 1).all()
+    assert (product(a, b, config.name.removesuffix("_tail"), blocks=3)[0][rows] == 0).all()
 
 
-def test_whole_tiles_have_the_bits_that_they_have_without_a_tail():
-    generator = torch.Generator().manual_seed(5)
-    a, b = torch.randn(700, 1472, generator=generator).half(), torch.randn(1472, 40, generator=generator).half()
-    (cut, report), (whole, plain) = (product(a, b, name) for name in (TAIL.name, TAIL.name.removesuffix("_tail")))
-    assert plain.blocks == 2 < report.blocks
-    assert torch.equal(cut[:512], whole[:512])
+@EITHER
+def test_whole_tiles_have_the_bits_that_they_have_without_a_tail(config):
+    generator, M, done = torch.Generator().manual_seed(5), 3 * config.tile_m - 68, 2 * config.tile_m
+    a, b = torch.randn(M, 1472, generator=generator).half(), torch.randn(1472, 40, generator=generator).half()
+    (cut, report), (whole, plain) = (product(a, b, name) for name in (config.name, config.name.removesuffix("_tail")))
+    assert plain.blocks == (2 if "persistent" in config.flags else 3)
+    added = -(-(config.tile_m // 16 * config.tile_n // config.warp_n) // 4)  # four warps a block, a piece each
+    assert report.blocks == (2 if "persistent" in config.flags else 2 + 2) + added
+    assert torch.equal(cut[:done], whole[:done])
     assert torch.allclose(cut.float(), whole.float(), atol=0.25)
     for schedule in SCHEDULES:
-        assert torch.equal(product(a, b, TAIL.name, schedule)[0], cut)
+        assert torch.equal(product(a, b, config.name, schedule)[0], cut)
 
 
+@EITHER
 @pytest.mark.parametrize(
-    ("M", "K", "slots"),
+    ("tiles", "K", "slots"),
     [
-        (256 * 4, 4096, 0),  # two full waves of two blocks
-        (256 * 3, 4096, 2),  # one tile for two blocks
-        (256 * 3, 64 * 16, 0),  # 8 tiles of K each, which saves 8 less one for a longer share
-        (256 * 3, 64 * 18, 2),
-        (256, 4096, 2),  # no whole tile at all
+        (4, 4096, 0),  # two full waves of two blocks
+        (3, 4096, 2),  # one tile for two blocks
+        (3, 64 * 16, 0),  # 8 tiles of K each, which saves 8 less one for a longer share
+        (3, 64 * 18, 2),
+        (1, 4096, 2),  # no whole tile at all
     ],
 )
-def test_the_workspace_is_for_the_last_wave_alone(M, K, slots):
-    library = load_unit(Unit("tma", "f16"))
+def test_the_workspace_is_for_the_last_wave_alone(config, tiles, K, slots):
+    library, M = load_unit(Unit("tma", "f16")), config.tile_m * tiles
     tensors = torch.empty(M, K).half(), torch.empty(K, 128).half(), torch.empty(M, 128).half()
     problem, _ = emulation.describe(*tensors, "nn")
     library.run(lambda: None, resident_blocks=2)
-    assert library.workspace_bytes(problem, TMA.index(TAIL.name)) == slots * 4 * TAIL.tile_m * TAIL.tile_n
+    assert library.workspace_bytes(problem, TMA.index(config.name)) == slots * 4 * config.tile_m * config.tile_n
 
 
 def test_without_a_tail_there_is_no_workspace():

@@ -11,6 +11,9 @@ SHAPE = (20, 136, 520)
 TALL = "128x128x64_s3_w64x32_split2"
 """Two slices of 32 rows in each warp tile, where the other has one of 16."""
 
+ADD = "if (in_c) add(sum, shared + offset(slice * ROW_FRAGMENTS, 0, lane));"
+HAS_READ = "ptx::cluster_arrive_after(loaded(sum));"
+
 
 def _split(
     name: str,
@@ -38,7 +41,7 @@ MUTANTS = (
     _split(
         "same-part",
         "every block multiplies the first part",
-        "(k_range.first + k_tile)",
+        "(work.first + k_tile)",
         "k_tile",
         VALUES,
         file="tma.cuh",
@@ -54,8 +57,8 @@ MUTANTS = (
     _split(
         "empty-part",
         "a block without a tile of K waits for one",
-        "Config::PARTS == 1 || k_tiles > 0",
-        "Config::PARTS == 1 || k_tiles >= 0",
+        "Config::PARTS == 1 || work.count > 0",
+        "Config::PARTS == 1 || work.count >= 0",
         "deadlock",
         file="tma.cuh",
         shape=(20, 136, 136),
@@ -81,7 +84,7 @@ MUTANTS = (
     _split(
         "no-barrier-before-the-reads",
         "adds what other blocks may still be multiplying",
-        "    ptx::cluster_arrive();\n    ptx::cluster_wait();\n",
+        "    ptx::cluster_arrive_shared();\n    ptx::cluster_wait();\n",
         "",
         "race",
         "uninitialised",
@@ -90,11 +93,18 @@ MUTANTS = (
     _split(
         "barrier-of-the-block-alone",
         "before it adds, a block waits for its own warps, and not for the others",
-        "    ptx::cluster_arrive();\n    ptx::cluster_wait();\n",
+        "    ptx::cluster_arrive_shared();\n    ptx::cluster_wait();\n",
         "    ptx::barrier_sync();\n",
         "race",
         "uninitialised",
         "in-flight",
+    ),
+    _split(
+        "shows-nothing",
+        "the first arrival, too, tells only that a warp has read",
+        "ptx::cluster_arrive_shared();",
+        "ptx::cluster_arrive_after(0);",
+        "race",
     ),
     _split(
         "no-last-wait",
@@ -106,15 +116,15 @@ MUTANTS = (
     _split(
         "waits-twice",
         "a warp waits for the others once it has read, and again, without having arrived, before it ends",
-        "    ptx::cluster_arrive();  // this",
-        "    ptx::cluster_arrive(), ptx::cluster_wait();  // this",
+        "    ptx::cluster_arrive_after(loaded(sum));  // this",
+        "    ptx::cluster_arrive_after(loaded(sum)), ptx::cluster_wait();  // this",
         "barrier",
     ),
     _split(
         "arrives-before-it-has-read",
         "a warp tells the others that it has read, and reads",
-        "if (in_c) add(sum, shared + offset(slice * ROW_FRAGMENTS, 0, lane));\n    ptx::cluster_arrive();",
-        "ptx::cluster_arrive();\n    if (in_c) add(sum, shared + offset(slice * ROW_FRAGMENTS, 0, lane));",
+        f"{ADD}\n    {HAS_READ}",
+        f"{HAS_READ}\n    {ADD}",
         "race",
     ),
     _split(

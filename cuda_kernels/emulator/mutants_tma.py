@@ -11,8 +11,8 @@ def _tma(name: str, what: str, original: str, changed: str, *caught_by: str) -> 
 
 WAIT = "ptx::mbarrier_wait_parity(landed + position.stage * BARRIER_BYTES, position.phase);"
 EXPECT = "ptx::mbarrier_arrive_expect_tx(barrier, Ring::BYTES);"
-RELEASE = "      ptx::barrier_sync_after(warp_tile.loaded());\n      if"
-REFILL = "if (k_tile < k_tiles && warp == 0 && ptx::elect_one()) copy_tile(position.stage, k_tile);"
+RELEASE = "        ptx::barrier_sync_after(warp_tile.loaded());\n        if"
+REFILL = "if (k_tile < work.count && warp == 0 && ptx::elect_one()) copy_tile(position.stage, k_tile);"
 
 MUTANTS = (
     # TMA: waits, phases, bytes
@@ -20,7 +20,7 @@ MUTANTS = (
     _tma(
         "tma-no-first-wait",
         "reads the first tile at once",
-        "    load_first_step();\n    for",
+        "      load_first_step();\n      for",
         "  warp_tile.load(0, Ring::a(ring, 0), Ring::b(ring, 0), 0);\n  for",
         "in-flight",
     ),
@@ -74,8 +74,8 @@ MUTANTS = (
     _tma(
         "tma-refills-too-early",
         "refills before the barrier that frees the stage",
-        f"ptx::barrier_sync_after(warp_tile.loaded());\n      {REFILL}",
-        f"{REFILL}\n      ptx::barrier_sync_after(warp_tile.loaded());",
+        f"ptx::barrier_sync_after(warp_tile.loaded());\n        {REFILL}",
+        f"{REFILL}\n        ptx::barrier_sync_after(warp_tile.loaded());",
         "race",
     ),
     _tma(
@@ -90,8 +90,8 @@ MUTANTS = (
         "tma-no-barrier-before-c",
         "stages C in the ring while other warps still read the last tile",
         "tma.cuh",
-        "    ptx::barrier_sync_after(warp_tile.loaded());\n    warp_tile.multiply(1);",
-        "  warp_tile.multiply(1);",
+        "      ptx::barrier_sync_after(warp_tile.loaded());\n      warp_tile.multiply(1);",
+        "      warp_tile.multiply(1);",
         ("race",),
         shape=(200, 264, 392),  # the last of seven tiles lies in the first stage, where C is staged
     ),
@@ -123,8 +123,8 @@ MUTANTS = (
         "tma-copies-past-k",
         "fills all stages, also when K has fewer tiles",
         "tma.cuh",
-        "k_tile < STAGES && k_tile < k_tiles",
-        "k_tile < STAGES",
+        "k_tile < STAGES && k_tile < work.count; ++k_tile) copy_tile(k_tile,",
+        "k_tile < STAGES; ++k_tile) copy_tile(k_tile,",
         ("unfinished-copy", "in-flight"),
         shape=(200, 264, 72),
     ),

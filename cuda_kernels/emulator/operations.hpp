@@ -18,7 +18,8 @@ inline bool same_line(const Site& a, const Site& b) {
 // clang-format off
 #define HGEMM_EMULATED_OPERATIONS(X)                                                                    \
   X(barrier_sync) X(named_barrier_sync) X(warp_sync) X(warp_index) X(elect_one) X(trap)                 \
-  X(cluster_arrive) X(cluster_wait) X(mapa) X(ld_shared_cluster_v4)                                     \
+  X(cluster_arrive) X(cluster_arrive_shared) X(cluster_arrive_after) X(cluster_wait)                    \
+  X(mapa) X(ld_shared_cluster_v4)                                                                       \
   X(shuffle_xor) X(shuffle_index)                                                                       \
   X(st_shared_b32) X(st_shared_v4) X(ld_shared_v4) X(ldmatrix_x4) X(ldmatrix_x4_trans) X(stmatrix_x4)   \
   X(ld_global_b16) X(ld_global_b32) X(ld_global_v4) X(st_global_b16) X(st_global_b32) X(st_global_v4)   \

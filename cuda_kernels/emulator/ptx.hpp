@@ -57,6 +57,8 @@ void stmatrix_x4(uint32_t row_address, const uint32_t (&matrices)[4], Site site 
 // ---- clusters ----
 uint32_t cluster_rank();
 void cluster_arrive(Site site = Site::current());
+void cluster_arrive_shared(Site site = Site::current());
+void cluster_arrive_after(float loaded, Site site = Site::current());
 void cluster_wait(Site site = Site::current());
 uint32_t mapa(uint32_t address, uint32_t rank, Site site = Site::current());
 void ld_shared_cluster_v4(float (&value)[4], uint32_t address, Site site = Site::current());

@@ -13,9 +13,11 @@ uint32_t cluster_rank() {
   return block.group->cluster_rank(block);
 }
 
+namespace {
+
 // What the warp does from here on is not covered by what it passes on. Its lanes are not together before they wait.
-void cluster_arrive(Site site) {
-  const CallingThread me(Operation::cluster_arrive, site);
+// `shows`: what was written, too.
+void arrive(const CallingThread& me, bool shows) {
   me.together(nullptr, [&](void* const*) {
     Warp& warp = me.warp;
     ClusterBarrier& barrier = me.group.cluster_barrier(me.block);
@@ -24,13 +26,24 @@ void cluster_arrive(Site site) {
                 [] { return std::string("the warp arrives at the cluster's barrier again without having waited"); });
     warp.at_cluster = true;
     warp.cluster_phase = barrier.phases;
-    barrier.arriving.join(warp.knows);
+    shows ? barrier.arriving.join(warp.knows) : barrier.arriving.join_unseen(warp.knows);
     barrier.arrived += static_cast<uint32_t>(std::popcount(warp.present));
     warp.begin_epoch_of_fence();
     warp.cluster_epoch = warp.epoch();
     me.group.complete_cluster_phase(me.block);
   });
 }
+
+}  // namespace
+
+void cluster_arrive(Site site) { arrive(CallingThread(Operation::cluster_arrive, site), true); }
+
+// That it shows shared memory alone is not followed: nothing here is written to global memory for another block of the
+// cluster.
+void cluster_arrive_shared(Site site) { arrive(CallingThread(Operation::cluster_arrive_shared, site), true); }
+
+// Which loads `loaded` depends on cannot be seen from here: all of the warp's are taken to be among them.
+void cluster_arrive_after(float, Site site) { arrive(CallingThread(Operation::cluster_arrive_after, site), false); }
 
 void cluster_wait(Site site) {
   const CallingThread me(Operation::cluster_wait, site);
