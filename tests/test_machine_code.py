@@ -141,6 +141,8 @@ def test_the_blocks_of_a_cluster_meet_twice_and_read_vectors_in_between(unit: Un
         assert [found["leave"][-1] < fence < arrival for fence in found["fence"]] == [True], name
         assert destinations_in_flight(instructions[: found["read"][-1] + 1], load="LD.E"), name
         assert not destinations_in_flight(instructions[:last_arrival], load="LD.E"), name
+        # By chance without this: the lanes wait with a mask that depends on what was loaded.
+        assert any(re.search(r"\bWARPSYNC R\d", text) for text in instructions[found["read"][-1] : last_arrival]), name
 
 
 @TMA_UNITS
