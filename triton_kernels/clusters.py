@@ -139,7 +139,7 @@ def arrive(barriers, index, wanted, BLOCKS: gl.constexpr):
     """A warpgroup arrives, if ``wanted``, at the mbarrier of each of the cluster's blocks: at that of rank r its thread
     r, once all have come so far.
 
-    Not with ``.release.cluster``, which costs a fence of the whole device, a microsecond a step: the others write where
+    Not with ``.release.cluster``, which is a fence of the whole device in each step: the others write where
     this warpgroup has read, and its reads are over when it comes here.
     """
     barrier()

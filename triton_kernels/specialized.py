@@ -16,6 +16,10 @@ of a tensor have to be.
 
 An item is a tile of C, or with ``SHARED`` one part of K of a tile; see ``shared_tiles``.
 
+With ``CLUSTER_M`` and ``CLUSTER_N`` blocks are clusters, whose blocks one above the other share tiles of B and those
+side by side tiles of A; see ``clusters``. A tile is then that of the cluster, and A is copied by warpgroup, since Gluon
+takes no part of what blocks share. A stage is free when the warpgroups of all blocks have given it back.
+
 Constraints: compute capability 9.0; one matrix, not a batch; else those of ``tma.py``. The descriptors are made on the
 host and arrive as arguments, so that no block waits for descriptors of its own.
 """

@@ -108,7 +108,7 @@ def facts(backend: Backend, config: str | None, case: Case, gpu: Gpu) -> Facts:
     if backend.name in TRITON_FAMILIES and config is not None:
         parsed = Config.parse(config)
         most = 1 if "persistent" in parsed.flags or "specialized" in parsed.flags else None
-        return resident(_triton(backend, config, case, gpu), parsed, case, gpu, most=most)
+        return resident(_triton(backend, config, case, gpu), parsed, case, gpu, cluster=parsed.cluster, most=most)
     if backend.name in {baseline.name for baseline in baselines.backends()}:
         raise NoFacts("no static facts: a closed library, whose kernel is chosen when it is called; counters name it")
     raise NoFacts(f"no static facts: how {backend.name} is compiled is not known here")
