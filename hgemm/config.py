@@ -23,7 +23,6 @@ SPLITS = {"split2": 2, "split4": 4, "split8": 8}
 # share a tile of A, those one above the other one of B.
 CLUSTERS = {
     "multicast": (1, 2),
-    "multicast4": (1, 4),
     "multicast-b": (2, 1),
     "multicast-ab": (2, 2),
 }

@@ -50,24 +50,13 @@ ALONE = {
 MULTICAST = {
     "128x256x64_s4_w64x64_multicast-b_specialized": 230_568,
     "128x256x64_s4_w64x64_multicast-b_specialized_tail": 230_584,
-    "256x128x64_s4_w64x64_multicast-b_specialized": 230_568,
-    "192x128x64_s5_w64x32_multicast-b_specialized": 230_580,
-    "128x128x64_s6_w64x32_multicast-b_specialized": 230_584,
-    "128x128x64_s6_w64x32_multicast-b_specialized_tail": 230_600,
-    "64x256x64_s5_w64x64_multicast-b_specialized_tail": 222_348,
-    "64x128x128_s4_w64x32_multicast-b_specialized": 214_148,
-    "64x128x128_s4_w64x32_multicast-b_specialized_tail": 214_148,
-    "64x96x128_s5_w32x16_multicast-b_specialized": 218_292,
-    "64x96x128_s5_w32x16_multicast-ab_specialized": 218_292,
+    # 128 rows are two blocks one above the other; one wave of an H200 are of 4096 columns 128 blocks of 64x64, of 6144
+    # 128 of 64x96, of 10240 108 of 64x192.
     "64x64x128_s6_w32x32_multicast-b_specialized": 205_972,
     "64x64x128_s6_w32x32_multicast-ab_specialized": 205_972,
-    "128x64x128_s4_w32x32_multicast_specialized": 214_184,
-    "128x64x128_s4_w32x32_multicast_specialized_tail": 214_200,
-    "128x64x128_s4_w32x32_multicast4_specialized": 214_184,
-    "128x64x128_s4_w32x32_multicast-b_specialized": 214_184,
-    "128x64x128_s4_w32x32_multicast-ab_specialized": 214_184,
-    "128x32x128_s5_w32x16_multicast_specialized": 214_192,
-    "128x32x128_s5_w32x16_multicast4_specialized": 214_192,
+    "64x96x128_s5_w32x16_multicast-b_specialized": 218_292,
+    "64x96x128_s5_w32x16_multicast-ab_specialized": 218_292,
+    "64x192x64_s6_w32x32_multicast-b_specialized": 222_396,
 }
 SPECIALIZED = ALONE | MULTICAST
 
