@@ -119,8 +119,8 @@ FEW_ROWS = (
     _tma("32x64x128_s4_w32x16", 2),
     _tma("32x64x128_s4_w32x16_split2", 2),
     # 4 x ((32 + 128) x 128 + 8) bytes: two blocks, one on sm_120.
+    _tma("32x128x64_s4_w32x32", 2),
     _tma("32x128x64_s4_w32x32_split2", 2),
-    _tma("32x128x64_s4_w32x32_split4", 2),
 )
 
 FAMILIES: dict[str, Family] = {

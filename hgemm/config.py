@@ -24,7 +24,6 @@ SPLITS = {"split2": 2, "split4": 4, "split8": 8}
 CLUSTERS = {
     "multicast": (1, 2),
     "multicast-b": (2, 1),
-    "multicast-ab": (2, 2),
 }
 
 # In the order in which a name spells them.

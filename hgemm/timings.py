@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hgemm import devices
-from hgemm.backends import backends
+from hgemm.backends import TORCH, backends
 from hgemm.bench.results import PACKAGED, ResultsError, packaged, read
 from hgemm.bench.schema import Results
 from hgemm.cost import Kernel, Size
@@ -32,11 +32,12 @@ class Timing:
 
 @dataclass(frozen=True)
 class Case:
-    """Everybody's times of one product in one run."""
+    """Everybody's times of one product. ``torch`` is its time in us, if it was timed."""
 
     size: Size
     dtype: str
     timings: tuple[Timing, ...]
+    torch: float | None = None
 
 
 def load(paths: Sequence[Path]) -> tuple[list[Case], Rates, list[dict[str, str]]]:
@@ -79,22 +80,25 @@ def cases_of(results: Results, device: Rates) -> list[Case]:
             kernel = next((k for k in record.kernels(device, size) if _config_name(k) == row.config), None)
             if kernel is not None:
                 timings.append(Timing(kernel, size, statistics.median(row.timing.samples_us)))
-        found.append(Case(size, case.dtype, tuple(timings)))
+        torch = (r for r in case.rows if r.backend == TORCH and r.role == "contestant" and r.timing is not None)
+        times = [statistics.median(row.timing.samples_us) for row in torch if row.timing] if whole else []
+        found.append(Case(size, case.dtype, tuple(timings), times[0] if times else None))
     return found
 
 
 def _latest(cases: Sequence[Case]) -> list[Case]:
-    """Of what was timed several times, in this order, the last time counts: the kernel may have changed since."""
-    last = {
-        (case.dtype, timing.size, timing.kernel): number for number, case in enumerate(cases) for timing in case.timings
-    }
-    return [
-        replace(
-            case,
-            timings=tuple(timing for timing in case.timings if last[case.dtype, timing.size, timing.kernel] == number),
-        )
-        for number, case in enumerate(cases)
-    ]
+    """One case of each product and dtype. Of what was timed several times, in this order, the last time counts: the
+    kernel may have changed since. What earlier runs alone timed is brought to the last one's scale by torch's times."""
+    merged: dict[tuple[Size, str], Case] = {}
+    for earlier in reversed(cases):
+        last = merged.setdefault((earlier.size, earlier.dtype), earlier)
+        if last is earlier:
+            continue
+        scale = last.torch / earlier.torch if last.torch and earlier.torch else 1.0
+        known = {timing.kernel for timing in last.timings}
+        more = (replace(timing, us=timing.us * scale) for timing in earlier.timings if timing.kernel not in known)
+        merged[earlier.size, earlier.dtype] = replace(last, timings=(*last.timings, *more))
+    return list(merged.values())
 
 
 def split(cases: Iterable[Case]) -> tuple[list[Case], list[Case]]:

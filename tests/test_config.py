@@ -47,7 +47,7 @@ def test_a_split_says_into_how_many_parts() -> None:
 
 
 def test_a_cluster_says_which_blocks_share_what() -> None:
-    shapes = {"": (1, 1), "_multicast": (1, 2), "_multicast-b": (2, 1), "_multicast-ab": (2, 2)}
+    shapes = {"": (1, 1), "_multicast": (1, 2), "_multicast-b": (2, 1)}
     configs = {flag: Config.parse(f"64x32x64_s4_w32x32{flag}") for flag in shapes}
     assert {flag: config.cluster_shape for flag, config in configs.items()} == shapes
     assert {flag: config.cluster for flag, config in configs.items()} == {
@@ -59,7 +59,6 @@ def test_a_cluster_says_which_blocks_share_what() -> None:
         "": (2, 3),
         "_multicast": (2, 4),
         "_multicast-b": (2, 3),
-        "_multicast-ab": (2, 4),
     }
     assert configs["_multicast-b"].tiles(129, 32) == (4, 1)
     with pytest.raises(ValueError, match="a block is of one cluster, found multicast-b and multicast"):

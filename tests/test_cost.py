@@ -273,7 +273,6 @@ def test_blocks_that_share_a_tile_read_it_once() -> None:
     assert seconds("") == pytest.approx(alone)
     assert seconds("_multicast") == pytest.approx(alone * 3 / 4)
     assert seconds("_multicast-b") == pytest.approx(alone * 3 / 4)
-    assert seconds("_multicast-ab") == pytest.approx(alone / 2)
 
 
 def test_a_cluster_of_tritons_that_was_not_measured_is_not_weighed() -> None:

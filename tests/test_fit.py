@@ -174,7 +174,12 @@ def test_of_a_kernel_that_was_timed_again_the_last_time_counts() -> None:
     size = SIZES[0]
     early, late = timed(size, {LARGE: 5.0, SMALL: 3.0}), timed(size, {LARGE: 4.0})
     other = replace(early, dtype="fp16")
-    assert timings._latest([early, other, late]) == [timed(size, {SMALL: 3.0}), other, late]
+    assert timings._latest([early, other, late]) == [timed(size, {LARGE: 4.0, SMALL: 3.0}), other]
+    # On the later board torch took 10% longer, and so would what was timed on the earlier one alone.
+    early, late = replace(early, torch=10.0), replace(late, torch=11.0)
+    (merged,) = timings._latest([early, late])
+    assert merged.torch == 11.0
+    assert {timing.kernel: timing.us for timing in merged.timings} == {LARGE: 4.0, SMALL: pytest.approx(3.3)}
 
 
 def test_published_figures_are_printed_beside_predictions(capsys: pytest.CaptureFixture[str]) -> None:

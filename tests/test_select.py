@@ -101,9 +101,9 @@ def test_on_a_measured_gpu_the_fastest_that_takes_it(
     dtype: torch.dtype, gpu: dict[str, Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(select, "_device", lambda device: H200)
-    document = json.loads((ROOT / "plots" / "results" / "h200-squares.json").read_text())
-    name = {torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
-    (rows,) = (case["rows"] for case in document["cases"] if case["dtype"] == name and case["M"] == 2048)
+    name = {torch.float16: "h200-squares-fp16.json", torch.bfloat16: "h200-squares.json"}[dtype]
+    document = json.loads((ROOT / "plots" / "results" / name).read_text())
+    (rows,) = (case["rows"] for case in document["cases"] if case["M"] == 2048)
     medians = {
         (row["backend"], row["config"]): sorted(row["timing"]["samples_us"])[len(row["timing"]["samples_us"]) // 2]
         for row in rows
@@ -153,7 +153,8 @@ def test_a_board_of_the_fitted_kind_is_predicted_with_its_own_rates(
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        ("h200-squares.json", "2048x2048x2048 fp16"),
+        ("h200-squares.json", "2048x2048x2048 bf16"),
+        ("h200-squares-fp16.json", "2048x2048x2048 fp16"),
         ("h200-llm.json", "16x28672x4096 bf16"),
         ("h200-llm-fp16.json", "16x28672x4096 fp16"),
     ],
@@ -177,7 +178,8 @@ def test_committed_tables_name_what_there_is() -> None:
 
 def test_the_committed_configurations_are_what_the_rule_makes(capsys: pytest.CaptureFixture[str]) -> None:
     results = ROOT / "plots" / "results"
-    sources = [results / f"h200-{name}.json" for name in ("llm", "llm-fp16", "squares", "squares-again", "techniques")]
+    names = ("llm", "llm-fp16", "squares", "squares-fp16", "squares-again", "squares-fp16-again", "techniques")
+    sources = [results / f"h200-{name}.json" for name in names]
     sources += sorted((results / "configurations").glob("*.json"))
     assert ranking.main(["--configurations", "--json", *map(str, sources)]) == 0
     assert capsys.readouterr().out == (ROOT / "hgemm" / "tables" / "h200-configurations.json").read_text()

@@ -2,7 +2,7 @@
 
 Their flag is ``specialized``: persistent, one warp that copies beside one to three warpgroups that multiply. A name's
 warps are the multiplying ones, four a warpgroup, and its stages are buffers. With ``tail`` the last wave is shared, and
-with ``multicast``, ``multicast-b`` and so on blocks share operands.
+with ``multicast-b`` two blocks one above the other share tiles of B.
 """
 
 from __future__ import annotations
@@ -44,19 +44,12 @@ ALONE = {
     "64x96x128_s5_w32x16_specialized": 217_332,
 }
 
-# Of blocks in clusters, which send each other tiles by multicast: of B where they are one above the other, "-b", of A
-# where they are side by side, and of both, "-ab". Beside what those above have, a kilobyte with the mbarriers at which
-# they arrive across blocks. The tile is that of one block.
+# Of blocks in clusters, one above the other, which send each other their common tiles of B by multicast. Beside what
+# those above have, a kilobyte with the mbarriers at which they arrive across blocks. The tile is that of one block.
 MULTICAST = {
     "128x256x64_s4_w64x64_multicast-b_specialized": 230_568,
-    "128x256x64_s4_w64x64_multicast-b_specialized_tail": 230_584,
-    # 128 rows are two blocks one above the other; one wave of an H200 are of 4096 columns 128 blocks of 64x64, of 6144
-    # 128 of 64x96, of 10240 108 of 64x192.
+    # 128 rows are two blocks one above the other: of 128 x 4096 one wave of an H200.
     "64x64x128_s6_w32x32_multicast-b_specialized": 205_972,
-    "64x64x128_s6_w32x32_multicast-ab_specialized": 205_972,
-    "64x96x128_s5_w32x16_multicast-b_specialized": 218_292,
-    "64x96x128_s5_w32x16_multicast-ab_specialized": 218_292,
-    "64x192x64_s6_w32x32_multicast-b_specialized": 222_396,
 }
 SPECIALIZED = ALONE | MULTICAST
 
@@ -185,13 +178,9 @@ def share(tiles: int, programs: int, steps: int, step_cost: int, tile_elements: 
 
 
 def programs_of(config: Config, multiprocessors: int) -> int:
-    """Programs that run at once on a device, one block or cluster of them each.
-
-    A cluster's blocks run on multiprocessors of one GPC. These come in pairs, and a GPC of an H200 has 16 or 18: of
-    larger clusters it holds as many as 16 do."""
-    if config.cluster <= 2:
-        return multiprocessors // config.cluster
-    return max(1, multiprocessors // 16 * 16 // config.cluster)
+    """Programs that run at once on a device, one block or cluster of them each. The multiprocessors of a GPC, on which
+    the blocks of a cluster run, come in pairs."""
+    return multiprocessors // config.cluster
 
 
 def sharing_of(config: Config, multiprocessors: int, M: int, N: int, K: int) -> Sharing:
