@@ -1,6 +1,7 @@
 """The ladder: its rungs in order, what each adds, where configurations are missing, its picture and its command."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,14 @@ def test_bench_measures_the_rungs_that_exist_at_the_ladder_s_sizes_or_at_those_g
         assert recorded(options)["mnk"] == shapes
         assert recorded(options)["backends"] == ladder.contestants(hgemm.backends())
         assert [case.shape.M for case in plan_of(options).cases] == [int(shape.split(",")[0]) for shape in shapes]
+
+
+def test_the_kernel_that_adds_parts_is_not_the_one_of_a_rung() -> None:
+    """Of a tile of 192 rows it has more threads than what multiplies."""
+    found = run({NAMES[-1]: 1.0})
+    for case in found.cases:
+        for row in case.rows:
+            if row.kernels and row.config:
+                row.kernels.append(replace(row.kernels[0], name="add_parts", registers=99, shared_bytes=0, blocks=9999))
+    (step,) = ladder.steps(found, None, None)
+    assert (step.registers, step.shared_bytes) == (200, 98_304)

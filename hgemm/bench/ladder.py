@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hgemm.backends import Backend
-from hgemm.bench.metrics import CEILING, find_row, label, relative, speed, timed_rows
+from hgemm.bench.metrics import CEILING, find_row, label, main_kernel, relative, speed, timed_rows
 from hgemm.bench.schema import CaseResult, Results, Row
 from hgemm.bench.statistics import Summary
 
@@ -101,7 +101,7 @@ def steps(
         rows = [row for case in cases.values() if (row := _row(case, rung.contestant))]
         if not rows:
             continue
-        kernel = max(rows[0].kernels or (), key=lambda kernel: kernel.blocks * kernel.threads, default=None)
+        kernel = main_kernel(rows[0])
         found.append(
             Step(
                 rung,

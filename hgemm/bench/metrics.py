@@ -6,7 +6,7 @@ import itertools
 import statistics
 from collections.abc import Iterable
 
-from hgemm.bench.schema import CaseResult, Row, Timing
+from hgemm.bench.schema import CaseResult, Kernel, Row, Timing
 from hgemm.bench.statistics import Summary, paired_ratio, summarize
 
 CEILING = "mma.sync"
@@ -29,6 +29,13 @@ _THROTTLED = frozenset(
 def timed_rows(case: CaseResult, role: str = "contestant") -> list[Row]:
     """The rows of a case that carry times."""
     return [row for row in case.rows if row.role == role and row.timing is not None]
+
+
+def main_kernel(row: Row) -> Kernel | None:
+    """That which multiplies. What adds the parts of a cut K has no shared memory, or fewer threads."""
+    return max(
+        row.kernels or (), key=lambda kernel: (kernel.shared_bytes, kernel.blocks * kernel.threads), default=None
+    )
 
 
 def label(row: Row) -> str:

@@ -13,6 +13,7 @@ from hgemm.bench.metrics import (
     find_row,
     gigabytes_per_second,
     label,
+    main_kernel,
     microseconds,
     relative,
     speed,
@@ -290,8 +291,7 @@ def _bandwidth(timing: Timing) -> Cells:
 
 
 def _resources(row: Row) -> Cells:
-    """Of what computes the product: the launch with the most threads; a split K adds a small one that sums up."""
-    kernel = max(row.kernels or (), key=lambda kernel: kernel.blocks * kernel.threads, default=None)
+    kernel = main_kernel(row)
     return {
         Column("Registers", number=True): _number(kernel.registers if kernel else None, "d"),
         Column("Shared, KiB", number=True): _number(kernel.shared_bytes / 1024 if kernel else None, ".0f"),
