@@ -176,5 +176,5 @@ def test_the_kernel_that_adds_parts_is_not_the_one_of_a_rung() -> None:
         for row in case.rows:
             if row.kernels and row.config:
                 row.kernels.append(replace(row.kernels[0], name="add_parts", registers=99, shared_bytes=0, blocks=9999))
-    (step,) = ladder.steps(found, None, None)
+    (step,) = ladder.steps(found, "bf16")
     assert (step.registers, step.shared_bytes) == (200, 98_304)

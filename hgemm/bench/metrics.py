@@ -33,9 +33,7 @@ def timed_rows(case: CaseResult, role: str = "contestant") -> list[Row]:
 
 def main_kernel(row: Row) -> Kernel | None:
     """That which multiplies. What adds the parts of a cut K has no shared memory, or fewer threads."""
-    return max(
-        row.kernels or (), key=lambda kernel: (kernel.shared_bytes, kernel.blocks * kernel.threads), default=None
-    )
+    return max(row.kernels or (), key=lambda k: (k.shared_bytes, k.blocks * k.threads), default=None)
 
 
 def label(row: Row) -> str:
