@@ -59,6 +59,11 @@ QUESTIONS = (
         "cuda_tma:256x128x64_s3_w64x64_producer_persistent_multicast_store-tma",
         "cuda_tma:256x128x64_s3_w64x64_producer_persistent_store-tma",
     ),
+    (
+        "and the last wave shared out among all blocks",
+        "cuda_tma:256x128x64_s3_w64x64_producer_persistent_multicast_store-tma_tail",
+        "cuda_tma:256x128x64_s3_w64x64_producer_persistent_multicast_store-tma",
+    ),
     ("CUDA instead of Triton, mma.sync in both", "cuda_tma", "triton_mma_sync"),
     ("wgmma instead of mma.sync, both from Triton", "triton", "triton_mma_sync"),
     ("Triton instead of cuBLAS", "triton", "torch"),
