@@ -43,11 +43,13 @@ def _bench(name: str, seconds: int, options: str) -> Stage:
     return Stage(name, f"-m hgemm.bench {options} --quiet", seconds, f"{name}.json")
 
 
-_SQUARES = "--suite squares --dtypes bf16,fp16 --rounds 15 --backends '*:default'"
+_SQUARES = "--suite squares --rounds 15 --backends '*:default' --dtypes"
+_LLM = "--suite llm --rounds 5 --backends '*:default' --dtypes"
 _TECHNIQUES = (  # what the README compares
     "triton:default triton_mma_sync triton_gluon:256x128x64_s4_w64x64 cuda_cp_async cuda_tma:default "
     "cuda_tma:128x128x32_s3_w64x32 cuda_tma:128x128x64_s3_w64x32 cuda_tma:128x128x64_s6_w64x32 "
-    "cuda_tma:128x256x64_s2_w64x64 cuda_tma:256x128x64_s4_w64x64 cuda_tma:256x128x64_s4_w64x64_rotate "
+    "cuda_tma:128x256x64_s2_w64x64 cuda_tma:128x256x64_s2_w64x64_tail cuda_tma:256x128x64_s4_w64x64 "
+    "cuda_tma:256x128x64_s4_w64x64_rotate "
     "'cuda_tma:256x128x64_s?_w64x64_rotate_persistent*' 'cuda_tma:256x128x64_s?_w64x64_producer_persistent*' "
     "'cuda_tma:192x256x64_s4*'"
 )
@@ -111,10 +113,13 @@ STAGES = (
     _bench(
         "triton-few", 200, f"{_projections(1, 16)} {_EACH} 'triton:16x*' 'triton:32x*' 'triton:64x*' triton_pointer"
     ),
-    _bench("squares", 300, _SQUARES),
+    _bench("squares", 200, f"{_SQUARES} bf16"),
+    _bench("squares-fp16", 200, f"{_SQUARES} fp16"),
     _bench("techniques", 200, f"--layouts nn,nt --mnk {_cubes(2048, 4096, 8192)} {_BOTH} {_TECHNIQUES}"),
-    _bench("squares-again", 300, _SQUARES),
-    _bench("llm", 600, "--suite llm --dtypes bf16,fp16 --rounds 5 --backends '*:default'"),
+    _bench("squares-again", 200, f"{_SQUARES} bf16"),
+    _bench("squares-fp16-again", 200, f"{_SQUARES} fp16"),
+    _bench("llm", 300, f"{_LLM} bf16"),
+    _bench("llm-fp16", 300, f"{_LLM} fp16"),
     _bench("batched", 120, "--suite batched --backends '*:default'"),
     _bench("ladder", 120, "--ladder --rounds 11"),
     _bench("ladder-sustained", 240, "--ladder --sustained --burst-ms 100 --rounds 5"),
