@@ -91,7 +91,7 @@ STAGES = (
         300,
     ),
     Stage("tests", "-m pytest -q -m gpu -p no:cacheprovider tests", 1500),
-    Stage("check", "-m hgemm.check --device cuda --search 120 --json", 900, "check.json"),
+    Stage("check", "-m hgemm.check --device cuda --search 60 --json", 900, "check.json"),
     _bench(
         "e2e",
         120,
@@ -122,7 +122,7 @@ STAGES = (
     _bench("llm-fp16", 300, f"{_LLM} fp16"),
     _bench("batched", 120, "--suite batched --backends '*:default'"),
     _bench("ladder", 120, "--ladder --rounds 11"),
-    _bench("ladder-sustained", 240, "--ladder --sustained --burst-ms 100 --rounds 5"),
+    _bench("ladder-sustained", 240, "--ladder --sustained --burst-ms 100 --rounds 3"),
     Stage("profile", "-m hgemm.profile --arch 90a --counters required --json", 300, "profile.json"),
 )
 
