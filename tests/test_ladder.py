@@ -111,6 +111,13 @@ def test_bars_and_diamonds_are_called_what_they_are() -> None:
     assert legend(bars) == ["cp.async, under sustained load", "TMA, under sustained load"]
 
 
+def test_small_print_says_how_the_diamonds_were_measured() -> None:
+    shares = {NAMES[1]: 0.3, NAMES[2]: 0.4}
+    notes = [picture.draw(run(shares), "bf16", held).texts[-1].get_text() for held in (None, under_load(run(shares)))]
+    assert "sustained load, " not in notes[0]
+    assert "Diamonds: " in notes[1] and "sustained load, " in notes[1]
+
+
 def test_what_was_measured_in_bursts_or_elsewhere_is_not_drawn_as_sustained() -> None:
     shares = {NAMES[1]: 0.3, NAMES[2]: 0.4}
     with pytest.raises(NothingToDraw, match=r"of --sustained was measured in bursts; .*--ladder --sustained"):

@@ -61,15 +61,26 @@ def test_without_a_gpu_the_fullest_packaged_results_are_drawn(
 ) -> None:
     folder = tmp_path / "results"
     folder.mkdir()
-    write(results(utc="2026-01-01T00:00:00Z"), folder / "z-old.json")
-    write(results(utc="2026-03-01T00:00:00Z"), folder / "a-new.json")
-    write(results(utc="2026-04-01T00:00:00Z", series=()), folder / "b-empty.json")
-    write(results(utc="2026-05-01T00:00:00Z", rounds=4), folder / "d-repeats-less.json")
-    (folder / "c-broken.json").write_text("{")
+    write(results(utc="2026-01-01T00:00:00Z"), folder / "run.json")
+    write(results(utc="2026-03-01T00:00:00Z"), folder / "run-again.json")
+    write(results(utc="2026-03-01T00:00:00Z", shapes=SQUARES[:1], rounds=12), folder / "deep.json")
+    write(results(utc="2026-03-02T00:00:00Z", shapes=SQUARES[:1], rounds=12), folder / "deep-again.json")
+    write(results(utc="2026-04-01T00:00:00Z", series=()), folder / "a-empty.json")
+    (folder / "b-broken.json").write_text("{")
     monkeypatch.setattr("hgemm.bench.results.PACKAGED", folder)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--out", str(tmp_path / "pictures"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["source"] == str(folder / "a-new.json")
+    assert json.loads(capsys.readouterr().out)["source"] == str(folder / "deep.json")
+
+
+def test_the_packaged_results_have_the_product_that_the_readme_draws(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``python -m hgemm.plot samples --mnk 4096,4096,4096`` without a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    asked = ["samples", "--mnk", "4096,4096,4096", "--format", "svg", "--out", str(tmp_path)]
+    assert main(asked) == 0
+    assert "4096³" in (tmp_path / "samples-bf16.svg").read_text()
 
 
 def test_with_a_gpu_it_measures_first(

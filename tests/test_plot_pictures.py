@@ -162,6 +162,13 @@ def test_the_line_of_the_ceiling_runs_through_no_figures() -> None:
     assert sum(span.x1 < line for span in spans) >= 3, "a short bar has its figures behind itself"
 
 
+def test_the_axis_of_the_ceiling_names_100_percent_however_long_it_is() -> None:
+    for fastest in (0.9, 1.3):
+        series = (("torch", None, fastest, 128, 98304), *((f"b{n}", "c" * 60, 0.5, 128, 98304) for n in range(3)))
+        (axes,) = ceiling.draw(results(shapes=SQUARES[1:2], series=series), "bf16").axes
+        assert 100 in axes.get_xticks(), axes.get_xlim()
+
+
 def test_ceiling_takes_the_largest_case_where_4096_is_missing() -> None:
     figure = ceiling.draw(results(shapes=[SQUARES[0], SQUARES[2], RAGGED]), "bf16")
     assert any("8192³" in text for text in texts(figure))

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 
 import pytest
-from readme_tables import README, ROOT, place, tables
+from readme_tables import README, RESULTS, ROOT, place, tables
+
+from hgemm.bench.comparison_pairing import compare
+from hgemm.bench.results import read
 
 TEXT = README.read_text()
 TABLES = tables()
@@ -26,3 +29,20 @@ def test_every_picture_and_link_exists() -> None:
     assert any(target.endswith(".svg") for target in targets)
     for target in targets:
         assert target.startswith("https://") or (ROOT / target).exists(), target
+
+
+def test_the_squares_compare_with_their_repetition_as_the_words_say() -> None:
+    words = " ".join((ROOT / "plots" / "README.md").read_text().split())
+    verdicts = []
+    for name in ("h200-squares", "h200-squares-fp16"):
+        first, second = read(RESULTS / f"{name}.json"), read(RESULTS / f"{name}-again.json")
+        assert first.run.sources == second.run.sources
+        verdicts += [change.verdict for change in compare(first, second, margin=0.01).changes]
+    same, ambiguous = verdicts.count("same"), verdicts.count("ambiguous")
+    assert same >= 0.95 * len(verdicts)
+    assert same + ambiguous == len(verdicts)
+    assert f"calls {same} of the {len(verdicts)} rows the same with a margin of 1%, and {_number(ambiguous)}" in words
+
+
+def _number(count: int) -> str:
+    return {0: "none", 1: "one", 2: "two"}.get(count, str(count)) + " ambiguous"

@@ -108,7 +108,7 @@ def _axes(axes: Axes, names: list[str], end: float) -> None:
     axes.set_yticks(range(len(names)), names, fontsize=8.5)
     axes.set_ylim(-0.6, len(names) - 0.2)
     axes.set_xlim(0, end)
-    axes.set_xticks(range(0, int(end) + 1, 20 if end < 180 else 40))  # texts that do not touch
+    axes.set_xticks(range(0, int(end) + 1, 20 if end < 180 else 50))  # texts that do not touch, 100% among them
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}%")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)

@@ -43,10 +43,12 @@ def draw(results: Results, dtype: str, sustained: Results | None = None) -> Figu
             f"fewer than {FEWEST_RUNGS} rungs of the ladder were timed with the ceiling at {names} in {dtype}; "
             "measure them with `python -m hgemm.bench --ladder`"
         )
-    remark = "With each bar: share of the ceiling, and the change in speed against the rung that it builds on."
+    remarks = ["With each bar: share of the ceiling, and the change in speed against the rung that it builds on."]
+    if sustained is not None:
+        remarks.append(f"Diamonds: {style.method(sustained)} · {sustained.run.utc[:10]}")
     longest = max(len(step.rung.contestant.partition(":")[2]) for step in found)
     left, gap, top = max(3.0, 0.15 + CHARACTER_INCHES * longest), 0.4, 1.0
-    bottom = style.footer_inches(results, remark) + 0.72
+    bottom = style.footer_inches(results, *remarks) + 0.72
     height = bottom + top + BAR_INCHES * (len(found) + 0.4)
     width = (style.WIDTH_INCHES - left - 0.3 - gap * (len(sizes) - 1)) / len(sizes)
     with style.context():
@@ -62,7 +64,7 @@ def draw(results: Results, dtype: str, sustained: Results | None = None) -> Figu
             f"The ladder, {gpu}, {dtype}",
             "100% is mma.sync on registers alone, timed in the same rounds; each rung switches on what it names",
         )
-        style.footer(figure, results, remark)
+        style.footer(figure, results, *remarks)
     return figure
 
 

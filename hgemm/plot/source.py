@@ -43,22 +43,25 @@ def load(path: Path) -> Results:
 
 
 def fullest_packaged() -> Path:
-    """The packaged results file with the most samples of the device's time, the newest of several; a run that repeats
-    a part of another, to show how far the two agree, is not it. Raises NothingToDraw if there is none."""
-    samples: dict[Path, int] = {}
-    for path in packaged():
+    """The packaged results file with the most rounds, the one with the most samples of several, the first by name of
+    those that are alike: a run that repeats another, to show how far the two agree, is named after it. Times of the
+    host do not count. Raises NothingToDraw if there is none."""
+    fullness: dict[Path, tuple[int, int]] = {}
+    for path in sorted(packaged(), key=lambda path: path.stem):
         try:
-            samples[path] = _device_samples(load(path))
+            fullness[path] = _rounds_and_samples(load(path))
         except (ResultsError, NothingToDraw):
             continue
-    if not any(samples.values()):
+    if not any(rounds for rounds, _ in fullness.values()):
         raise NothingToDraw("no measurements come with this package; name a results file with --from")
-    return max(samples, key=lambda path: samples[path])
+    return max(fullness, key=lambda path: fullness[path])
 
 
-def _device_samples(results: Results) -> int:
+def _rounds_and_samples(results: Results) -> tuple[int, int]:
+    """Of the device's times."""
     timings = [row.timing for case in results.cases for row in timed_rows(case)]
-    return sum(len(timing.samples_us) for timing in timings if timing and timing.mode != "e2e")
+    counts = [len(timing.samples_us) for timing in timings if timing and timing.mode != "e2e"]
+    return max(counts, default=0), sum(counts)
 
 
 def default_folder() -> Path:
