@@ -110,7 +110,6 @@ FEW_ROWS = (
     _tma("16x64x64_s7_w16x16_split2", 3),
     _tma("16x64x64_s7_w16x16_split4", 3),
     _tma("16x64x64_s7_w16x16_split8", 3),
-    _tma("32x64x64_s6_w32x16_split2", 3),
     # 5 x ((16 + 64) x 256 + 8) bytes: Hopper only, two blocks. A block that is alone has 64 KB of B on their way.
     _tma("16x64x128_s5_w16x16", 2),
     # Two blocks, one on sm_120.
@@ -118,9 +117,6 @@ FEW_ROWS = (
     # 4 x ((32 + 64) x 256 + 8) bytes: two blocks, one on sm_120.
     _tma("32x64x128_s4_w32x16", 2),
     _tma("32x64x128_s4_w32x16_split2", 2),
-    # 4 x ((32 + 128) x 128 + 8) bytes: two blocks, one on sm_120.
-    _tma("32x128x64_s4_w32x32", 2),
-    _tma("32x128x64_s4_w32x32_split2", 2),
 )
 
 FAMILIES: dict[str, Family] = {
@@ -171,7 +167,6 @@ FAMILIES: dict[str, Family] = {
                 _tma("256x128x64_s4_w64x64_producer", 1),
                 _tma("256x128x64_s4_w64x64_producer_persistent", 1),
                 _tma("256x128x64_s3_w64x64_producer_persistent_store-tma", 1),
-                _tma("256x128x64_s3_w64x64_producer_persistent_store-tma_tail", 1),
                 # Two blocks share a tile of A: of its 256 rows and B's 128 columns, L2 gives each block 128 and 128.
                 _tma("256x128x64_s4_w64x64_producer_persistent_multicast", 1),
                 _tma("256x128x64_s3_w64x64_producer_persistent_multicast_store-tma", 1),
@@ -180,13 +175,12 @@ FAMILIES: dict[str, Family] = {
                 # A warp tile of 96x64 does 3/2 of the work of 64x64 on 5/4 of the bytes. 4 x (57,344 + 16) bytes.
                 _tma("192x256x64_s4_w96x64_rotate_persistent", 1),
                 _tma("192x256x64_s4_w96x64_rotate_persistent_tail", 1),
-                # The same within the 101,376 bytes of sm_120: 3 x (28,672 + 16), 4 x (24,576 + 16), 2 x (49,152 + 16).
+                # The same within the 101,376 bytes of sm_120: 3 x (28,672 + 16), 4 x (24,576 + 16).
                 _tma("192x256x32_s3_w96x64_rotate_persistent", 1),
                 _tma("256x128x32_s4_w64x64_rotate_persistent", 1),
                 _tma("256x128x32_s4_w64x64_rotate_persistent_tail", 1),
-                _tma("128x256x64_s2_w64x64_rotate_persistent", 1),
-                _tma("128x256x64_s2_w64x64_rotate_persistent_tail", 1),
-                # Two stages leave a block no time to run ahead in. Not persistent, it shares a last wave all the same.
+                # Two stages, 2 x (49,152 + 8), leave a persistent block no time to run ahead in, and its warps none to take
+                # turns. Without either it shares a last wave all the same.
                 _tma("128x256x64_s2_w64x64_tail", 1),
                 # 3 x (32,768 + 8) bytes, 4 warps: one block on sm_120, two on Hopper.
                 _tma("128x128x64_s3_w64x64", 2),

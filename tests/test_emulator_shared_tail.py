@@ -42,19 +42,19 @@ def test_every_remainder_of_tiles_is_exact(layout, dtype, tail):
     """Fewer pairs of tiles than clusters, whole waves, and every remainder: of products in a batch, or below each
     other. N ends in the first block's half, between the two, and in the second one's."""
     case = LAYOUTS.index(layout) * len(DTYPES) + list(DTYPES).index(dtype)
-    for clusters in (2, 3 + case % 3):
-        for pairs in range(1 + case % 2, 2 * clusters + 1, 2):
-            N = (1, 101, 128, 129, 201, 256)[(pairs + case) % 6]
-            batch, M = (pairs, 25) if (pairs + case) % 4 < 2 else (1, 256 * pairs - 9)
-            K = tail.tile_k * 25 - (8, 11, 63)[pairs % 3]
-            a = integers(batch, M, K, transposed=layout[0] == "t", dtype=DTYPES[dtype])
-            b = integers(batch, K, N, transposed=layout[1] == "t", dtype=DTYPES[dtype], seed=1)
-            out, report = product(a, b, tail, SCHEDULES[pairs % 4], clusters)
-            assert torch.equal(out, (a.double() @ b.double()).to(out.dtype)), (clusters, pairs, M, N, K)
-            # Blocks that add parts are there where a share of the last wave is shorter by 9 than the 25 tiles of K.
-            rest = pairs % clusters
-            cut = rest > 0 and 25 * rest // clusters <= 25 - 9
-            assert (report.blocks > CLUSTER * min(clusters, pairs)) == cut, (clusters, pairs)
+    clusters = 2 + case // 2  # in one dtype the odd numbers of pairs, in the other the even ones
+    for pairs in range(1 + case % 2, 2 * clusters + 1, 2):
+        N = (1, 101, 128, 129, 201, 256)[(pairs + case) % 6]
+        batch, M = (pairs, 25) if (pairs + case) % 4 < 2 else (1, 256 * pairs - 9)
+        K = tail.tile_k * 25 - (8, 11, 63)[pairs % 3]
+        a = integers(batch, M, K, transposed=layout[0] == "t", dtype=DTYPES[dtype])
+        b = integers(batch, K, N, transposed=layout[1] == "t", dtype=DTYPES[dtype], seed=1)
+        out, report = product(a, b, tail, SCHEDULES[pairs % 4], clusters)
+        assert torch.equal(out, (a.double() @ b.double()).to(out.dtype)), (clusters, pairs, M, N, K)
+        # Blocks that add parts are there where a share of the last wave is shorter by 9 than the 25 tiles of K.
+        rest = pairs % clusters
+        cut = rest > 0 and 25 * rest // clusters <= 25 - 9
+        assert (report.blocks > CLUSTER * min(clusters, pairs)) == cut, (clusters, pairs)
 
 
 @EACH_TAIL

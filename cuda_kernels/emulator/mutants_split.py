@@ -41,7 +41,7 @@ MUTANTS = (
     _split(
         "same-part",
         "every block multiplies the first part",
-        "(work.first + k_tile)",
+        "(work.first + from)",
         "k_tile",
         VALUES,
         file="tma.cuh",

@@ -156,7 +156,7 @@ MUTANTS = (
         "tma-a-not-swizzled",
         "the descriptor of A asks for no swizzle",
         "tma_operands.cuh",
-        "A::BOX_COLUMNS, A::SPAN}",
+        "A::BOX_COLUMNS, A::SPAN, fetched}",
         "A::BOX_COLUMNS, 0}",
         (VALUES,),
     ),
