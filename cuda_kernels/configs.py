@@ -179,8 +179,8 @@ FAMILIES: dict[str, Family] = {
                 _tma("192x256x32_s3_w96x64_rotate_persistent", 1),
                 _tma("256x128x32_s4_w64x64_rotate_persistent", 1),
                 _tma("256x128x32_s4_w64x64_rotate_persistent_tail", 1),
-                # Two stages, 2 x (49,152 + 8), leave a persistent block no time to run ahead in, and its warps none to take
-                # turns. Without either it shares a last wave all the same.
+                # Two stages, 2 x (49,152 + 8), leave a persistent block no time to run ahead in, and its warps none to
+                # take turns. Without either it shares a last wave all the same.
                 _tma("128x256x64_s2_w64x64_tail", 1),
                 # 3 x (32,768 + 8) bytes, 4 warps: one block on sm_120, two on Hopper.
                 _tma("128x128x64_s3_w64x64", 2),
