@@ -136,6 +136,7 @@ def test_every_block_multiplies_its_own_tiles_and_stores_them(config: str) -> No
     assert len(stored) == all_pieces * whole // 9
 
 
+@pytest.mark.one_triton
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 @pytest.mark.parametrize("config", [LARGE, SMALL])
 def test_no_layout_hangs_or_overwrites_what_is_read(config: str, layout: str) -> None:
