@@ -1,7 +1,7 @@
 // What the device can do at most, one kernel a limit, written with the same instructions as the products.
 //
 //   MmaCeiling       mma.sync on operands that stay in registers: no kernel built on it can be faster at this clock
-//   FragmentCeiling  ldmatrix and mma.sync, on tiles that stay in shared memory
+//   FragmentCeiling  ldmatrix and mma.sync on tiles that stay in shared memory: fragment_ceiling.cuh
 //   L2Ceiling        reads that L2 answers
 //   ReadCeiling      reads of device memory
 //   SharedCeiling    reads of shared memory
@@ -12,9 +12,8 @@
 #pragma once
 
 #include "dtype.cuh"
+#include "fragment_ceiling.cuh"
 #include "launch.cuh"
-#include "mainloop.cuh"
-#include "pipeline.cuh"
 
 namespace hgemm {
 
@@ -80,61 +79,6 @@ struct MmaCeiling {
     for (int i = 0; i < ROW_FRAGMENTS; ++i)
 #pragma unroll
       for (int j = 0; j < COLUMN_FRAGMENTS; ++j) sum += accumulators[i][j].word();
-    return sum;
-  }
-};
-
-// What a warp of a product does with tiles that have landed, told by the same WarpTile, and nothing more: no copies and
-// no waiting. MmaCeiling shows what is lost to ldmatrix here, and this what a product loses to its ring and to C.
-//
-// Two tiles are walked round and round, as the stages of a ring are: were the addresses always the same, the compiler
-// could load once. The second begins 64 rows below the first, a multiple of the 1,024 bytes after which a swizzle
-// repeats: apart they would not fit the 101,376 bytes of sm_120.
-template <class T, int TileM, int TileN, int WarpM, int WarpN>
-struct FragmentCeiling {
-  struct Config : TileShape<TileM, TileN, 64, 2, WarpM, WarpN> {
-    static constexpr bool A_K_CONTIGUOUS = true, B_K_CONTIGUOUS = true;
-  };
-  using Tile = Stage<Config>;
-  static constexpr int THREADS = Config::THREADS, BLOCKS = 1;
-  static constexpr int STEP_BYTES = 64 * Tile::A::ROW_BYTES;  // from one tile to the next
-  static constexpr int SHARED_BYTES = Tile::BYTES + (Config::STAGES - 1) * STEP_BYTES;
-  static constexpr int TILE_WORDS = SHARED_BYTES / 4;  // as they lie in shared memory, swizzled
-  static constexpr int64_t WORK = int64_t{2} * TileM * TileN * Config::TILE_K;  // operations
-
-  HGEMM_DEVICE uint32_t run(const uint32_t* data, uint32_t /*tiles*/, const int iterations) {
-    const uint32_t base = ptx::shared_base();
-    if (base % 1024 != 0) ptx::trap();
-    for (uint32_t word = ptx::thread_index() * 4; word < TILE_WORDS; word += THREADS * 4) {
-      uint32_t value[4];
-      ptx::ld_global_v4(value, data + word);
-      ptx::st_shared_v4(base + word * 4, value);
-    }
-    ptx::barrier_sync();
-
-    using Warp = WarpTile<T, Config>;
-    Warp warp_tile(ptx::warp_index(), ptx::lane_index());
-    RingPosition<Config::STAGES> at;
-    uint32_t tile = base;
-    warp_tile.load_first(Tile::a(tile, 0), Tile::b(tile, 0));
-#pragma unroll 1
-    for (int iteration = 0; iteration < iterations; ++iteration) {
-#pragma unroll
-      for (int step = 0; step + 1 < Warp::K_STEPS; ++step) {
-        warp_tile.begin(step, Tile::a(tile, 0));
-        warp_tile.finish(step, Tile::a(tile, 0), Tile::b(tile, 0), step + 1);
-      }
-      warp_tile.begin(Warp::K_STEPS - 1, Tile::a(tile, 0));
-      at.advance();
-      tile = base + at.stage * STEP_BYTES;
-      warp_tile.finish(Warp::K_STEPS - 1, Tile::a(tile, 0), Tile::b(tile, 0), 0);
-    }
-
-    uint32_t sum = 0;
-#pragma unroll
-    for (const auto& row : warp_tile.accumulators)
-#pragma unroll
-      for (const auto& sums : row) sum += T::pack(sums[0], sums[1]) + T::pack(sums[2], sums[3]);
     return sum;
   }
 };
