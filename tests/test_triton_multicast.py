@@ -53,7 +53,7 @@ def test_a_cluster_fits_and_its_shared_tiles_are_sent_by_one_block(config: str) 
     assert (parsed.warp_m, parsed.warp_n) == warp_tile(parsed.tile_m, parsed.tile_n, parsed.warps)
     assert code.threads == 32 * (parsed.warps + 4)
     assert code.spill_loads == code.stack_bytes == 0
-    assert code.shared_bytes == MULTICAST[config] == TMA.shared_bytes(config, 90, "n")
+    assert code.shared_bytes == MULTICAST[config] == TMA.shared_bytes(config, 90, "nn")
     assert code.shared_bytes <= LIMITS[9, 0].shared_bytes_per_block
     assert code.registers * code.threads <= LIMITS[9, 0].registers_per_multiprocessor
     # Boxes of 64 elements of K. A is copied by warpgroup, and of B 192 columns are three copies.

@@ -80,7 +80,7 @@ def test_a_configuration_is_specialised_and_fits(config: str) -> None:
     assert {4: {24}, 8: {24, 240}, 12: {24, 160}}[parsed.warps] <= registers
     assert code.threads == 32 * (parsed.warps + 4)  # the copying warp has a warpgroup's registers to itself
     assert code.spill_loads == code.stack_bytes == 0
-    assert code.shared_bytes == SPECIALIZED[config] == TMA.shared_bytes(config, 90, "n")
+    assert code.shared_bytes == SPECIALIZED[config] == TMA.shared_bytes(config, 90, "nn")
     assert code.shared_bytes <= LIMITS[9, 0].shared_bytes_per_block
     assert code.registers * code.threads <= LIMITS[9, 0].registers_per_multiprocessor
     assert "tensormap.replace" not in code.ptx  # no descriptor is made on the device
