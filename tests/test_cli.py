@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -40,11 +41,15 @@ def test_the_tools_that_the_readme_names_are_there() -> None:
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_help(tool: str) -> None:
-    finished = run(tool, "--help")
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stdout.startswith(f"usage: python -m hgemm.{tool} ")
-    assert "--json" in finished.stdout
+@pytest.mark.filterwarnings("ignore:.*found in sys.modules")
+def test_help(tool: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [f"hgemm.{tool}", "--help"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module(f"hgemm.{tool}", run_name="__main__", alter_sys=True)
+    printed = capsys.readouterr()
+    assert (end.value.code, printed.err) == (0, "")
+    assert printed.out.startswith(f"usage: python -m hgemm.{tool} ")
+    assert "--json" in printed.out
 
 
 @pytest.mark.parametrize("tool", TOOLS)

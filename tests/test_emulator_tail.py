@@ -41,8 +41,10 @@ def integers(*shape, seed=0):
 @pytest.mark.parametrize("config", TAILS, ids=str)
 def test_every_remainder_of_tiles_is_exact(config, blocks):
     # Fewer tiles than blocks, full waves, every remainder; 24 tiles of K, the last partly filled, or 3: too few to cut.
-    for tiles in range(1, 2 * blocks + 1):
-        batch, M = (tiles, 24) if tiles % 2 else (1, config.tile_m * tiles - 9)
+    # Of five blocks' ten numbers of tiles, each configuration has the odd ones or the even ones.
+    numbers = range(1 + TAILS.index(config) % 2, 11, 2) if blocks == 5 else range(1, 2 * blocks + 1)
+    for tiles in numbers:
+        batch, M = (tiles, 24) if tiles % 4 < 2 else (1, config.tile_m * tiles - 9)
         for K in (config.tile_k * 24 - 8, config.tile_k * 3 - 8)[: 1 + (tiles < blocks)]:
             a, b = integers(batch, M, K, seed=K), integers(batch, K, 16, seed=M)
             out, _ = product(a, b, config.name, SCHEDULES[tiles % 3], blocks)
@@ -50,11 +52,12 @@ def test_every_remainder_of_tiles_is_exact(config, blocks):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @EITHER
-def test_shares_are_exact_in_every_layout(config, dtype, layout):
+def test_shares_are_exact_in_every_layout(config, layout):
     # Tiles of C and of K that end outside, rows of C that begin anywhere. The first tiles of all are cut for three
     # blocks; of six the last for five; of eight three for five, of which the second and the fourth have parts of two.
+    # Of each layout one of the two has the one type, the other the other.
+    dtype = (torch.float16, torch.bfloat16)[(LAYOUTS.index(layout) + (config is TAIL)) % 2]
     M, N, K = 2 * config.tile_m - 61, config.tile_n - 3, config.tile_k * 25 + 9
     for batch, blocks, schedule in ((1, 3, "lazy"), (3, 5, "random,seed=2"), (4, 5, "eager,reversed")):
         a, b = integers(batch, M, K, seed=K).to(dtype), integers(batch, K, N, seed=M).to(dtype)

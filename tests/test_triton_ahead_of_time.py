@@ -5,6 +5,7 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,24 @@ CONFIGS = [
     if not is_specialized(entry.config.name)
 ]
 STUDIED = (90, 120)
-TYPES = [pytest.param(FP16, marks=pytest.mark.one_triton), BF16]
+
+
+def of_each(configs: list[tuple[Family, str]]) -> list[Any]:
+    """Cases (family, configuration, target, type): bf16 for every target that is meant, and fp16, which differs in the
+    name of the product, for one of them in turn. What another Triton makes is compiled in bf16 for the other one."""
+    cases = []
+    for number, (family, config) in enumerate(configs):
+        targets = [target for target in STUDIED if target in family.find(config).targets]
+        in_both = targets[number % len(targets)]
+        cases += [pytest.param(family, config, in_both, FP16, marks=pytest.mark.one_triton)]
+        for target in targets:
+            again = target == in_both and len(targets) > 1
+            cases.append(pytest.param(family, config, target, BF16, marks=[pytest.mark.one_triton] if again else []))
+    return cases
+
+
+CASES = of_each(CONFIGS)
+FOR_ANY_TRITON = [case.values for case in CASES if not case.marks]
 
 # Registers that are put aside before the loop and read back behind it: two of one configuration for sm_90, and those of
 # Triton 3.6, whose ptxas is an older one.
@@ -69,6 +87,24 @@ def by_wgmma(family: Family, config: str, target: int) -> bool:
     return target == 90 and family not in (MMA_SYNC, GLUON) and family.find(config).config.tile_m >= 64
 
 
+def is_split(family: Family, config: str) -> bool:
+    return family.find(config).config.parts > 1
+
+
+# ptxas puts one instruction for another, and to disassemble takes longer than to compile: the machine code is looked at
+# once for each kernel, target and instruction of the product.
+DISASSEMBLED = {
+    (family, target, is_split(family, config), by_wgmma(family, config, target)): config
+    for family, config, target, dtype in reversed([*FOR_ANY_TRITON, *(case.values for case in CASES)])
+    if dtype == BF16
+}
+
+
+def is_disassembled(family: Family, config: str, target: int, dtype: torch.dtype) -> bool:
+    kind = family, target, is_split(family, config), by_wgmma(family, config, target)
+    return dtype == BF16 and DISASSEMBLED[kind] == config
+
+
 def named(value: object) -> str:
     return value.name if isinstance(value, Family) else str(value).removeprefix("torch.")
 
@@ -88,16 +124,31 @@ def hold_their_registers(made: Compiled, config: str, target: int, layout: str) 
     assert spills == (OLDEST and (config, target, layout) == SPILLS_IN_3_6)
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=named)
-@pytest.mark.parametrize("target", STUDIED)
-@pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
+def test_what_any_triton_compiles_is_every_configuration_and_each_kernel_for_each_target() -> None:
+    every = [case.values for case in CASES]
+    assert {case[:3] for case in every if case[3] == BF16} == {
+        (family, config, target)
+        for family, config in CONFIGS
+        for target in STUDIED
+        if target in family.find(config).targets
+    }
+    assert {case[:2] for case in every if case[3] == FP16} == {case[:2] for case in FOR_ANY_TRITON} == set(CONFIGS)
+
+    def kinds(cases: list[Any]) -> set[tuple[Any, ...]]:
+        return {
+            (family, target, is_split(family, config), by_wgmma(family, config, target))
+            for family, config, target, dtype in cases
+            if dtype == BF16
+        }
+
+    assert kinds(FOR_ANY_TRITON) == kinds(every)
+
+
+@pytest.mark.parametrize(("family", "config", "target", "dtype"), CASES, ids=named)
 def test_a_configuration_fits_where_it_is_meant_to_run(
     family: Family, config: str, target: int, dtype: torch.dtype
 ) -> None:
     entry = family.find(config)
-    if target not in entry.targets:
-        assert target == 120, "every configuration is meant for sm_90"
-        return
     made = compiled(family, config, dtype, target)
     room = block_limits(divmod(target, 10), made.registers, made.shared_bytes, made.threads)
     blocks = min(room.values())
@@ -112,7 +163,15 @@ def test_a_configuration_fits_where_it_is_meant_to_run(
     assert blocks >= 1, room
 
 
-@pytest.mark.parametrize(("family", "config"), CONFIGS, ids=named)
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        # With another Triton of each family one: what is no more than stated is seen above.
+        pytest.param(*pair, marks=[] if pair[1] == pair[0].configs[0].config.name else [pytest.mark.one_triton])
+        for pair in CONFIGS
+    ],
+    ids=named,
+)
 def test_the_table_states_the_shared_memory_that_the_compiler_reports(family: Family, config: str) -> None:
     variants = (True, False) if family is POINTER else (True,)
     entry = family.find(config)
@@ -125,55 +184,56 @@ def test_the_table_states_the_shared_memory_that_the_compiler_reports(family: Fa
     assert (set(found) == {90}) if family is MMA_SYNC else ({90, 120} <= set(found))
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=named)
-@pytest.mark.parametrize(("family", "config"), [pair for pair in CONFIGS if pair[0] is not POINTER], ids=named)
+@pytest.mark.parametrize(
+    ("family", "config", "target", "dtype"), [case for case in CASES if case.values[0] is not POINTER], ids=named
+)
 def test_descriptors_become_tma_and_products_the_tensor_cores_instruction(
-    family: Family, config: str, dtype: torch.dtype
+    family: Family, config: str, target: int, dtype: torch.dtype
 ) -> None:
-    for target in family.find(config).targets:
-        if target not in STUDIED:
-            continue
-        made = compiled(family, config, dtype, target)
-        on_host = family is TMA and config not in DESCRIBED_BY_PROGRAMS
-        assert ("tensormap.replace" in made.ptx) == (not on_host)
-        assert (made.scratch_bytes == 0) == on_host
-        assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
-        # The parts of a split product go to the workspace 16 bytes a thread.
-        split = family.find(config).config.parts > 1
-        assert split == (set(re.findall(r"st\.global\.(\S+)", made.ptx)) == {"v4.b32"})
-        assert split != ("cp.async.bulk.tensor.2d.global.shared::cta" in made.ptx)
-        assert not re.search(r"\bcp\.async\.c[ag]\.", made.ptx)
-        assert not re.search(r"\bst\.global\b[^\n]*\.b16", made.ptx)
-        if dtype == BF16:
-            assert "UTMALDG" in made.sass
-            assert split != ("UTMASTG" in made.sass)
-        holds_the_right_product(made, dtype, by_wgmma(family, config, target))
+    made = compiled(family, config, dtype, target)
+    on_host = family is TMA and config not in DESCRIBED_BY_PROGRAMS
+    assert ("tensormap.replace" in made.ptx) == (not on_host)
+    assert (made.scratch_bytes == 0) == on_host
+    assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
+    # The parts of a split product go to the workspace 16 bytes a thread.
+    split = is_split(family, config)
+    assert split == (set(re.findall(r"st\.global\.(\S+)", made.ptx)) == {"v4.b32"})
+    assert split != ("cp.async.bulk.tensor.2d.global.shared::cta" in made.ptx)
+    assert not re.search(r"\bcp\.async\.c[ag]\.", made.ptx)
+    assert not re.search(r"\bst\.global\b[^\n]*\.b16", made.ptx)
+    holds_the_right_product(made, dtype, by_wgmma(family, config, target))
+    if is_disassembled(family, config, target, dtype):
+        assert "UTMALDG" in made.sass
+        assert split != ("UTMASTG" in made.sass)
+        machine_code_does(made, by_wgmma(family, config, target))
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=named)
-@pytest.mark.parametrize("target", STUDIED)
-@pytest.mark.parametrize("config", [entry.config.name for entry in POINTER.configs])
-def test_pointer_loads_become_16_byte_cp_async(config: str, target: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("family", "config", "target", "dtype"), [case for case in CASES if case.values[0] is POINTER], ids=named
+)
+def test_pointer_loads_become_16_byte_cp_async(family: Family, config: str, target: int, dtype: torch.dtype) -> None:
     made = compiled(POINTER, config, dtype, target)
     copies = re.findall(r"cp\.async\.(c[ag])\.shared\.global\s*\[[^]]*\]\s*,\s*\[[^]]*\]\s*,\s*(\w+)", made.ptx)
     assert copies
     assert {(kind, int(size, 0)) for kind, size in copies} == {("cg", 16)}
     assert "cp.async.bulk" not in made.ptx
-    assert dtype == FP16 or "LDGSTS" in made.sass
     holds_the_right_product(made, dtype, by_wgmma(POINTER, config, target))
+    if is_disassembled(POINTER, config, target, dtype):
+        assert "LDGSTS" in made.sass
+        machine_code_does(made, by_wgmma(POINTER, config, target))
 
 
 def holds_the_right_product(made: Compiled, dtype: torch.dtype, wgmma: bool) -> None:
-    """fp32 accumulation, all of it by one instruction. What ptxas makes of that is the same for either type, and is
-    looked at for one: to disassemble takes longer than to compile."""
+    """fp32 accumulation, all of it by one instruction."""
     kind = MMA_TYPE[dtype]
     by_wgmma = re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n\d+k16\.(\S+)", made.ptx)
     mma = re.findall(r"mma\.sync\.aligned\.m16n8k16\.row\.col\.(\S+)", made.ptx)
     assert set(by_wgmma) == ({f"f32.{kind}.{kind}"} if wgmma else set())
     assert set(mma) == (set() if wgmma else {f"f32.{kind}.{kind}.f32"})
     assert ("wgmma" in made.ptx) == wgmma
-    if dtype == FP16:
-        return
+
+
+def machine_code_does(made: Compiled, wgmma: bool) -> None:
     assert ("HGMMA" in made.sass) == wgmma
     assert bool(re.search(r"\bHMMA", made.sass)) != wgmma
     assert wgmma or "LDSM" in made.sass  # ldmatrix
