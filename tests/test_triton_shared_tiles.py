@@ -195,7 +195,7 @@ def test_192_rows_of_a_are_described_64_at_a_time(kernel: Kernel) -> None:
     out = torch.zeros(200, 136, dtype=torch.float16)
     kernel_launcher = Launcher(kernel)
     for left in (a, a.t().contiguous().t()):
-        host_descriptors.launch(kernel_launcher, left, b, out, "192x128x64_s5_w64x32_specialized")
+        host_descriptors.launch(kernel_launcher, left, b, out, "192x128x64_s4_w64x32_specialized")
     for (grid, in_a, in_b, in_c, *_), stored in zip(kernel.launched, ([200, 128], [128, 200]), strict=True):
         assert grid == (4, 1, 1)
         assert in_a[1:] == (stored, [stored[1], 1], [64, 64])

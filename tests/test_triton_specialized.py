@@ -22,7 +22,7 @@ from hgemm.triton_kernels.specialized_configs import ALONE, SPECIALIZED, blocks,
 BF16, FP16 = torch.bfloat16, torch.float16
 LARGEST = "128x256x64_s4_w64x64_specialized_tail"
 SMALLEST = "64x128x128_s4_w64x32_specialized_tail"
-THREE = "192x128x64_s5_w64x32_specialized_tail"
+THREE = "192x128x64_s4_w64x32_specialized_tail"
 WIDE = "64x96x128_s5_w32x16_specialized"  # three side by side
 SQUARE = "192x192x64_s4_w64x48_specialized_tail"  # each with two tensors of sums
 EVENT = {

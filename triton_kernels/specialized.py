@@ -126,7 +126,8 @@ def matmul_specialized(
                 [1, 1, 1, 1],
                 [COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
             )
-        elif groups == 2:
+        else:
+            gl.static_assert(groups == 2, "no cluster has three multiplying warpgroups")
             gl.warp_specialize(
                 [
                     (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
@@ -138,20 +139,6 @@ def matmul_specialized(
                 ],
                 [4, 1, 1, 1, 1],
                 [REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
-            )
-        else:
-            gl.warp_specialize(
-                [
-                    (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
-                    (multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
-                    (multiply_third, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
-                    (copy, (work, a_matrix, b_matrix)),
-                    (meet, ()),
-                    (meet, ()),
-                    (meet, ()),
-                ],
-                [4, 4, 1, 1, 1, 1],
-                [REGISTERS, REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
             )
     elif groups == 1:
         gl.warp_specialize(

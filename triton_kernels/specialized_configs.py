@@ -19,24 +19,18 @@ TARGET = 90
 SHARED_BYTES = LIMITS[9, 0].shared_bytes_per_block
 
 # Bytes of shared memory a block, the same for all layouts: the ring, 16 KB in which each warpgroup stages C (half of it
-# for 128x64, of which a warpgroup has 64 columns, and beside five stages of 192x128 and four of 192x192, which leave no
-# room for more; 4 KB for 64x96, of which it has 32; 24 KB for the three pieces of 192x192 beside three stages), two
-# mbarriers a stage. One block a multiprocessor. First those whose blocks are alone.
+# for 128x64, of which a warpgroup has 64 columns, and for 192x192, whose stages leave no room for more; 4 KB for 64x96,
+# of which it has 32), two mbarriers a stage. One block a multiprocessor. First those whose blocks are alone.
 ALONE = {
     "128x256x64_s4_w64x64_specialized": 229_592,
     "128x256x64_s4_w64x64_specialized_tail": 229_592,
     "256x128x64_s4_w64x64_specialized": 229_592,
     "256x128x64_s4_w64x64_specialized_tail": 229_592,
-    # Of 3072 x 3072 these are 2.9 waves of an H200, where those of 128x256 are 2.2; five stages, or C in two buffers.
-    "192x128x64_s4_w64x32_specialized": 213_212,
-    "192x128x64_s4_w64x32_specialized_tail": 213_212,
-    "192x128x64_s5_w64x32_specialized": 229_620,
-    "192x128x64_s5_w64x32_specialized_tail": 229_620,
-    # And these 1.9; four stages, or C in three buffers.
+    # Of 3072 x 3072 these are 1.9 waves of an H200, where those of 128x256 are 2.2.
     "192x192x64_s4_w64x48_specialized": 221_420,
     "192x192x64_s4_w64x48_specialized_tail": 221_436,
-    "192x192x64_s3_w64x48_specialized": 221_412,
-    "192x192x64_s3_w64x48_specialized_tail": 221_428,
+    "192x128x64_s4_w64x32_specialized": 213_212,
+    "192x128x64_s4_w64x32_specialized_tail": 213_212,
     "128x128x64_s6_w64x32_specialized": 229_624,
     "128x128x64_s6_w64x32_specialized_tail": 229_624,
     # For 128 and 64 rows, where few tiles share out a long K and the time is that of reading B; of a column-major B the
@@ -53,8 +47,6 @@ ALONE = {
 # those above have, a kilobyte with the mbarriers at which they arrive across blocks. The tile is that of one block.
 MULTICAST = {
     "128x256x64_s4_w64x64_multicast-b_specialized": 230_568,
-    "192x192x64_s4_w64x48_multicast-b_specialized": 222_396,
-    "192x192x64_s3_w64x48_multicast-b_specialized": 222_388,
     # 128 rows are two blocks one above the other: of 128 x 4096 one wave of an H200.
     "64x64x128_s6_w32x32_multicast-b_specialized": 205_972,
 }
@@ -90,20 +82,21 @@ def specialized_options(name: str) -> dict[str, Any]:
     down = groups if config.tile_m > 64 else 1
     blocks_m, blocks_n = config.cluster_shape
     rows, columns = config.tile_m // down, config.tile_n * down // groups
-    # Pieces of C are 64 columns, the 128 bytes of a swizzled row, and go by two buffers in turn where there is room, or
-    # by three if they are three: each tile begins with the first.
-    buffers = next((count for count in (2, 3) if columns % (64 * count) == 0), 1)
+    # Pieces of C are 64 columns, the 128 bytes of a swizzled row, and go by two buffers in turn where there is room and
+    # each tile begins with the first.
+    two_pieces = 2 * groups * rows * 128
     room = SHARED_BYTES - 2 * config.stages * config.tile_k * (config.tile_m + config.tile_n)
     return {
         "BLOCK_M": config.tile_m * blocks_m,
         "BLOCK_N": config.tile_n * blocks_n,
         "BLOCK_K": config.tile_k,
-        # A wave of 132 tiles of 128x256 is then 2048 rows and 2112 columns of C; of 256x128 it is so with GROUP_M.
-        "GROUP_M": (2 * GROUP_M if config.tile_n > config.tile_m else GROUP_M) // blocks_m,
+        # Rows of tiles, or of those of clusters. Of 128 rows each, their part of A stays in L2 while the columns of B
+        # go by: 33 MB for a K of 16384, of the 50 MB of an H200.
+        "GROUP_M": GROUP_M,
         "STAGES": config.stages,
         "DOWN": down,
         "ACROSS": groups // down,
-        "C_BUFFERS": buffers if buffers * groups * rows * 128 <= room else 1,
+        "C_BUFFERS": 2 if columns % 128 == 0 and two_pieces <= room else 1,
         "CLUSTER_M": blocks_m,
         "CLUSTER_N": blocks_n,
         "SHARED": "tail" in config.flags,
