@@ -88,9 +88,9 @@ def test_a_stage_is_refilled_only_when_every_thread_has_read_it(config: str, tar
     if target not in GLUON.find(config).targets:
         return
     before, loop, after = parts(made(config, target).ptx)
-    # The fragments of the last step, then fence and barrier, then the copies; the wait for the next tile, then its
-    # first fragments, and the last multiplications, of what was loaded before the barrier.
-    assert re.fullmatch(r"[lmB]*lB?l*m+B*(XB*){2}FB+LL[B]*W+B*l+B?l*m+", loop), loop
+    # The fragments of the last step, then fence and barrier, then the copies and one more barrier; the wait for the
+    # next tile, directly behind it its first fragments, and the last multiplications, of what was loaded before.
+    assert re.fullmatch(r"[lmB]*lB?l*m+B*(XB*){2}FB+LLB+W+l+m+", loop), loop
     assert loop.count("B") <= 6
     # The mbarriers are initialised for all before any copy and any wait; a copy waits for its fence and barrier.
     assert re.search(r"I[^LWX]*X", before)

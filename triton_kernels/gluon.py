@@ -137,6 +137,9 @@ def matmul_gluon(
             B_LAYOUT,
             BLOCK_K,
         )
+        # Triton wants a barrier between what a copy writes and the next read of the ring. Here it delays no read: 3.7
+        # would put it behind the waits, where the reads are next.
+        barrier()
         stage += 1
         if stage == STAGES:  # each tile completes a phase of its stage's mbarriers
             stage = 0
