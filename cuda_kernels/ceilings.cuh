@@ -1,9 +1,10 @@
 // What the device can do at most, one kernel a limit, written with the same instructions as the products.
 //
-//   MmaCeiling     mma.sync on operands that stay in registers: no kernel built on it can be faster at this clock
-//   L2Ceiling      reads that L2 answers
-//   ReadCeiling    reads of device memory
-//   SharedCeiling  reads of shared memory
+//   MmaCeiling       mma.sync on operands that stay in registers: no kernel built on it can be faster at this clock
+//   FragmentCeiling  ldmatrix and mma.sync on tiles that stay in shared memory: fragment_ceiling.cuh
+//   L2Ceiling        reads that L2 answers
+//   ReadCeiling      reads of device memory
+//   SharedCeiling    reads of shared memory
 //
 // Every figure of the study is quoted beside these, measured in the same run. The data is real, not zeros, with which a
 // device draws less power and clocks higher. All results flow into one word a thread that is stored, so that the
@@ -11,6 +12,7 @@
 #pragma once
 
 #include "dtype.cuh"
+#include "fragment_ceiling.cuh"
 #include "launch.cuh"
 
 namespace hgemm {

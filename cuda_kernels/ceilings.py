@@ -100,6 +100,12 @@ def alternate_signs(data: torch.Tensor) -> None:
     fragments[:, 1] = -fragments[:, 0]
 
 
+def fragment_ceiling(dtype: torch.dtype, device: torch.device, warp_tile: str) -> Ceiling:
+    """ldmatrix and mma.sync m16n8k16 on tiles in shared memory, in floating-point operations: the main loop of a warp
+    tile among FRAGMENTS, for torch.float16 or torch.bfloat16."""
+    return Ceiling(f"ldmatrix_{warp_tile}_{_TAGS[dtype]}", device, dtype)
+
+
 def l2_ceiling(device: torch.device) -> Ceiling:
     """Reads answered by the L2, in bytes."""
     l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
@@ -117,6 +123,9 @@ def shared_ceiling(device: torch.device) -> Ceiling:
     return Ceiling("shared", device, torch.int32)
 
 
+FRAGMENTS = {"64x64": "256, 128, 64, 64", "96x64": "192, 256, 96, 64"}
+"""By warp tile, what FragmentCeiling multiplies: the tile of a block, then of a warp, of the quickest products."""
+
 KERNELS = {
     "mma_f16": "hgemm::MmaCeiling<hgemm::Float32Accumulator<hgemm::f16>>",
     "mma_bf16": "hgemm::MmaCeiling<hgemm::Float32Accumulator<hgemm::bf16>>",
@@ -124,6 +133,11 @@ KERNELS = {
     "l2": "hgemm::L2Ceiling",
     READ: "hgemm::ReadCeiling",
     "shared": "hgemm::SharedCeiling",
+    **{
+        f"ldmatrix_{warp_tile}_{tag}": f"hgemm::FragmentCeiling<hgemm::{tag}, {shape}>"
+        for warp_tile, shape in FRAGMENTS.items()
+        for tag in _TAGS.values()
+    },
 }
 """The kernels of ceilings.cuh."""
 

@@ -26,11 +26,20 @@ HGEMM_HOST_DEVICE constexpr uint32_t swizzle(uint32_t span, uint32_t offset) {
 //   ROWS, COLUMNS             the tile as stored: COLUMNS run along contiguous memory
 //   BOX_COLUMNS, BOXES        a swizzled TMA box is at most one span wide, so a wide tile is several boxes side by side
 //   offset(outer, k)          the byte offset of an element
-//   moved(address, outer, k)  the address of the element `outer` and `k` further on, both multiples of 16
+//   turn(outer, k)            what leads to the element `outer` and `k` further on, both multiples of 16: within a row
+//   distance(outer, k)        of the swizzle, and from row to row and box to box; see moved
 //   ldmatrix(...)             a 16x16 fragment, delivered as mma wants it: K along the row of each 8x8 matrix
 //   lane_outer, lane_k        the first element of the 16 bytes that this lane names to ldmatrix
 template <bool KContiguous, int Outer, int TileK, bool Swizzled>
 struct OperandTile;
+
+// The address of the element `outer` and `k` further on than that at `address`, both multiples of 16. Sixteen rows on,
+// the swizzle is the same. Along a row it permutes chunks: an exclusive or with bits that are clear in the unswizzled
+// address moves the chunk just as an addition before the swizzle would have.
+template <class Tile>
+HGEMM_HOST_DEVICE constexpr uint32_t moved(uint32_t address, int outer, int k) {
+  return (address ^ Tile::turn(outer, k)) + Tile::distance(outer, k);
+}
 
 // K is contiguous (row-major A, column-major B). A row of a box is one span: 64 bytes for TileK 32, else 128, of which
 // a TileK of 128 has two boxes.
@@ -48,10 +57,9 @@ struct OperandTile<true, Outer, TileK, Swizzled> {
   HGEMM_HOST_DEVICE constexpr uint32_t offset(int outer, int k) {
     return k / BOX_COLUMNS * BOX_BYTES + swizzle(SPAN, outer * ROW_BYTES + k % BOX_COLUMNS * ELEMENT_BYTES);
   }
-  // Sixteen rows on, the swizzle is the same. Along a row it permutes chunks: an exclusive or with bits that are clear
-  // in the unswizzled address moves the chunk just as an addition before the swizzle would have.
-  HGEMM_HOST_DEVICE constexpr uint32_t moved(uint32_t address, int outer, int k) {
-    return (address ^ (k % BOX_COLUMNS * ELEMENT_BYTES)) + outer * ROW_BYTES + k / BOX_COLUMNS * BOX_BYTES;
+  HGEMM_HOST_DEVICE constexpr uint32_t turn(int, int k) { return k % BOX_COLUMNS * ELEMENT_BYTES; }
+  HGEMM_HOST_DEVICE constexpr uint32_t distance(int outer, int k) {
+    return outer * ROW_BYTES + k / BOX_COLUMNS * BOX_BYTES;
   }
   HGEMM_HOST_DEVICE int lane_outer(int half, int lane) { return half * 8 + lane % 8; }
   HGEMM_HOST_DEVICE int lane_k(int half, int) { return half * 8; }
@@ -74,8 +82,9 @@ struct OperandTile<false, Outer, TileK, Swizzled> {
   HGEMM_HOST_DEVICE constexpr uint32_t offset(int outer, int k) {
     return outer / BOX_COLUMNS * BOX_BYTES + swizzle(SPAN, k * ROW_BYTES + outer % BOX_COLUMNS * ELEMENT_BYTES);
   }
-  HGEMM_HOST_DEVICE constexpr uint32_t moved(uint32_t address, int outer, int k) {
-    return ((address + k * ROW_BYTES) ^ (outer % BOX_COLUMNS * ELEMENT_BYTES)) + outer / BOX_COLUMNS * BOX_BYTES;
+  HGEMM_HOST_DEVICE constexpr uint32_t turn(int outer, int) { return outer % BOX_COLUMNS * ELEMENT_BYTES; }
+  HGEMM_HOST_DEVICE constexpr uint32_t distance(int outer, int k) {
+    return k * ROW_BYTES + outer / BOX_COLUMNS * BOX_BYTES;
   }
   HGEMM_HOST_DEVICE int lane_outer(int half, int) { return half * 8; }
   HGEMM_HOST_DEVICE int lane_k(int half, int lane) { return half * 8 + lane % 8; }
@@ -97,7 +106,7 @@ struct TileShape {
   static constexpr int STAGED_ROWS = 0;  // of each warp tile of C, staged at a time to be stored by TMA; 0: it is not
 
   // The warps take a tile's rows in turn, so many at a time: 96 in pieces of 32, since a piece that crossed from one
-  // box of 64 into the next would not be where OperandTile::moved looks for it. Any other number in one piece.
+  // box of 64 into the next would not be where `moved` looks for it. Any other number in one piece.
   static constexpr int ROWS_TOGETHER = 64 % WarpM == 0 || WarpM % 64 == 0 ? WarpM : 32;
   HGEMM_HOST_DEVICE constexpr int first_row(int warp) { return warp / WARPS_N * ROWS_TOGETHER; }
   // From a warp's first row to the one that it counts as its `down`-th.

@@ -6,7 +6,7 @@
 namespace hgemm {
 
 // The 16 bytes that a lane names to ldmatrix in its warp's first fragment, as a byte offset in the tile of A or of B.
-// A::moved and B::moved lead on from there to the other fragments and k-steps.
+// `moved` leads on from there to the other fragments and k-steps.
 //
 // A fragment is four 8x8 matrices, and lanes 8i to 8i+7 name the rows of the i-th. mma wants those of A in the order
 // (rows 0-7, k 0-7), (rows 8-15, k 0-7), (rows 0-7, k 8-15), (rows 8-15, k 8-15); of B first both halves of k for
@@ -24,6 +24,31 @@ struct LaneOffset {
   HGEMM_HOST_DEVICE uint32_t b(int warp, int lane) {
     const int k_half = lane / 8 % 2, column_half = lane / 16;
     return B::offset(Config::first_column(warp) + B::lane_outer(column_half, lane), B::lane_k(k_half, lane));
+  }
+};
+
+// The addresses that a lane names to ldmatrix, from LaneOffset on. They differ by a turn of the swizzle, of which a row
+// has up to four, and by a distance, which the instruction adds by itself.
+//
+// With a register for each turn no address takes an instruction: the tile's is added by ldmatrix too, since it is the
+// same for all lanes. What is not computed draws no power, of which the clock depends. The compiler would rather turn
+// anew for every ldmatrix than keep the registers; a shuffle hides from it what they hold.
+template <class Tile, bool RegisterEach>
+struct LaneAddresses {
+  static constexpr uint32_t TURN = 16 * ELEMENT_BYTES;
+  static constexpr int TURNS = RegisterEach ? Tile::BOX_COLUMNS / 16 : 1;
+
+  uint32_t turned[TURNS];
+
+  HGEMM_MEMBER LaneAddresses(uint32_t offset, int lane) {
+    turned[0] = offset;
+#pragma unroll
+    for (int i = 1; i < TURNS; ++i) turned[i] = ptx::shuffle_index(offset ^ i * TURN, lane);
+  }
+
+  HGEMM_MEMBER uint32_t address(uint32_t tile, int outer, int k) const {
+    if constexpr (!RegisterEach) return moved<Tile>(tile + turned[0], outer, k);
+    return tile + turned[Tile::turn(outer, k) / TURN] + Tile::distance(outer, k);
   }
 };
 
@@ -47,12 +72,15 @@ struct WarpAccumulators {
   static constexpr int ROW_FRAGMENTS = Config::WARP_M / 16;    // 16x16 of A, one ldmatrix each
   static constexpr int COLUMN_FRAGMENTS = Config::WARP_N / 8;  // 16x8 of B, two by one ldmatrix
   static constexpr int K_STEPS = Config::TILE_K / 16;
+  // Two blocks of 64x32 warp tiles leave no registers, nor do the accumulators of 96x64.
+  static constexpr bool REGISTER_EACH_TURN = Config::WARP_M * Config::WARP_N == 64 * 64;
 
   float accumulators[ROW_FRAGMENTS][COLUMN_FRAGMENTS][4];
-  uint32_t a_lane, b_lane;  // LaneOffset
+  LaneAddresses<A, REGISTER_EACH_TURN> a_lane;
+  LaneAddresses<B, REGISTER_EACH_TURN> b_lane;
 
   HGEMM_MEMBER WarpAccumulators(int warp, int lane)
-      : a_lane(LaneOffset<Config>::a(warp, lane)), b_lane(LaneOffset<Config>::b(warp, lane)) {
+      : a_lane(LaneOffset<Config>::a(warp, lane), lane), b_lane(LaneOffset<Config>::b(warp, lane), lane) {
     clear();
   }
 
@@ -66,10 +94,10 @@ struct WarpAccumulators {
   }
 
   HGEMM_MEMBER void load_a(uint32_t (&fragment)[4], uint32_t a_tile, int i, int step, uint32_t loaded = 0) {
-    A::ldmatrix(fragment, ptx::after(loaded, A::moved(a_tile + a_lane, Config::row_distance(i * 16), step * 16)));
+    A::ldmatrix(fragment, ptx::after(loaded, a_lane.address(a_tile, Config::row_distance(i * 16), step * 16)));
   }
   HGEMM_MEMBER void load_b(uint32_t (&fragments)[4], uint32_t b_tile, int j, int step) {
-    B::ldmatrix(fragments, B::moved(b_tile + b_lane, j * 16, step * 16));
+    B::ldmatrix(fragments, b_lane.address(b_tile, j * 16, step * 16));
   }
 };
 

@@ -58,8 +58,8 @@ struct Unit {
     if (!within(operand, 2) || !within(warp, Config::WARPS) || !within(lane, 32) || !within(fragment, fragments) ||
         !within(step, steps))
       return -1;
-    return operand == 0 ? Lane::A::moved(Lane::a(warp, lane), Config::row_distance(fragment * 16), step * 16)
-                        : Lane::B::moved(Lane::b(warp, lane), fragment * 16, step * 16);
+    return operand == 0 ? moved<typename Lane::A>(Lane::a(warp, lane), Config::row_distance(fragment * 16), step * 16)
+                        : moved<typename Lane::B>(Lane::b(warp, lane), fragment * 16, step * 16);
   }
 
   // What every family asks for, checked in the last place before a launch. Python has described these refusals to its

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bench_machine import environment
 
 from hgemm.bench import roofs
-from hgemm.bench.metrics import CEILING, CEILING_FP16, COPY, L2, READ, SHARED
+from hgemm.bench.metrics import CEILING, CEILING_FP16, COPY, FRAGMENTS, L2, READ, SHARED
 from hgemm.bench.schema import CaseResult, Check, Clocks, Kernel, Results, Role, Roof, Row, Run, Timing
 from hgemm.bench.suites import Case, Shape
 
@@ -69,6 +69,15 @@ def with_reads(made_up: Results, gigabytes: float = READ_GBS) -> Results:
     made_up.roofs.append(
         Roof(READ, "bandwidth", "GB/s", None, None, gigabytes, [gigabytes] * 7, 1980.0, "reads of 1,000,000,000 bytes")
     )
+    return made_up
+
+
+def with_fragments(made_up: Results, *tflops: float) -> Results:
+    """The run as it is where mma.sync fed by ldmatrix was measured too, the rate of each warp tile."""
+    for dtype in ("bf16", "fp16"):
+        for name, value in zip(FRAGMENTS, tflops, strict=True):
+            roof = Roof(name, "compute", "TFLOPS", dtype, "float32", value, [value] * 7, 1980.0, "fed by ldmatrix")
+            made_up.roofs.append(roof)
     return made_up
 
 

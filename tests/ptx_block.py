@@ -71,7 +71,8 @@ class Warp:
     allowed: int = 0  # registers a thread
     reading: list[set[int]] = field(default_factory=list)  # boxes' addresses, by group of wgmma in flight
     open: set[int] = field(default_factory=set)
-    # What each group of wgmma read: the turn of the ring, the matrix, the column and the row of what is stored of it.
+    # What the wgmma of each turn of the ring read, every 64 rows of A and columns of B: the turn, the matrix, the
+    # column and the row of what is stored of it.
     products: list[set[tuple[int, ...]]] = field(default_factory=list)
     operands: set[tuple[int, ...]] = field(default_factory=set)  # of the group that is open
     stores: list[tuple[int, int]] = field(default_factory=list)  # corners of the pieces of C
@@ -296,24 +297,34 @@ class Block:
 
     def multiply(self, warp: Warp, name: str, operands: list[str]) -> None:
         if name.startswith("wgmma.mma_async"):
-            for text in [text for text in operands if text.startswith("%rd")]:
-                # A descriptor begins with 14 bits of the address, which is in units of 16 bytes.
-                address = (int(self.value(warp, text, "u64")[0]) & 0x3FFF) * 16
-                start = max((start for start in self.boxes if start <= address), default=-1)
-                box = self.boxes.get(start)
-                if not box or not box.landed or address >= start + self.size_of(box.matrix):
-                    raise Race("a tile is read that has not arrived")
-                warp.open.add(start)
-                column, row = box.corner
-                _, row_bytes = self.box_shapes[box.matrix]
-                warp.operands.add((box.turn, box.matrix, column, row + (address - start) // row_bytes))
+            descriptors = [int(self.value(warp, text, "u64")[0]) for text in operands if text.startswith("%rd")]
+            extents = 64, int(re.findall(r"m64n(\d+)k16", name)[0])
+            for descriptor, extent, across_k in zip(descriptors, extents, operands[-2:], strict=True):
+                # Each 14 bits in units of 16 bytes: the address; from 64 elements to the next, of an operand that is
+                # contiguous across K; from 8 rows to the next, of another.
+                address, apart, apart_8 = ((descriptor >> bit & 0x3FFF) * 16 for bit in (0, 16, 32))
+                for index in range(-(-extent // 64)):
+                    self.read(warp, address + index * (apart if across_k == "1" else 8 * apart_8))
         elif name.startswith("wgmma.commit_group"):
-            warp.products.append(warp.operands)
+            if warp.products and min(warp.products[-1])[0] == min(warp.operands)[0]:
+                warp.products[-1] |= warp.operands
+            else:
+                warp.products.append(warp.operands)
             warp.reading.append(warp.open)
             warp.open, warp.operands = set(), set()
         elif name.startswith("wgmma.wait_group"):
             left = int(operands[0])
             warp.reading = warp.reading[len(warp.reading) - left :] if left else []
+
+    def read(self, warp: Warp, address: int) -> None:
+        start = max((start for start in self.boxes if start <= address), default=-1)
+        box = self.boxes.get(start)
+        if not box or not box.landed or address >= start + self.size_of(box.matrix):
+            raise Race("a tile is read that has not arrived")
+        warp.open.add(start)
+        column, row = box.corner
+        _, row_bytes = self.box_shapes[box.matrix]
+        warp.operands.add((box.turn, box.matrix, column, row + (address - start) // row_bytes))
 
 
 def run_cluster(blocks: list[Block]) -> None:

@@ -2,15 +2,17 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from bench_machine import BASE_SECONDS, FakeCeiling, FakeMachine, backend, product, verify
 
 from hgemm.bench.measure import Bench, Outcome
-from hgemm.bench.metrics import CEILING, CEILING_FP16, COPY, L2, LAUNCH, READ, SHARED
+from hgemm.bench.metrics import CEILING, CEILING_FP16, COPY, FRAGMENTS, L2, LAUNCH, READ, SHARED
 from hgemm.bench.plan import DutyCycle, Plan
 from hgemm.bench.results import read, write
-from hgemm.bench.roofs import Limit
+from hgemm.bench.roofs import Limit, ceiling_kernel
 from hgemm.bench.suites import Shape, cases
+from hgemm.cuda_kernels import ceilings
 
 SHAPES = (Shape(24, 16, 40), Shape(8, 8, 8))
 
@@ -34,15 +36,18 @@ def roof_rows(outcome: Outcome) -> list[list[str]]:
 
 
 def test_what_belongs_to_the_run_is_timed_in_its_first_case_alone() -> None:
-    outcome, _ = run(("bf16", "fp16"))
+    """And what depends on the dtype in the first case of each."""
+    outcome, asked = run(("bf16", "fp16"))
+    of_fragments = {(limit.name, limit.dtype) for limit in asked if limit.name in FRAGMENTS}
+    assert of_fragments == {(name, dtype) for name in FRAGMENTS for dtype in (torch.bfloat16, torch.float16)}
     assert [case.dtype for case in outcome.results.cases] in (["bf16", "fp16"] * 2, ["bf16"] * 2 + ["fp16"] * 2)
     seen: set[str] = set()
     for number, (case, names) in enumerate(zip(outcome.results.cases, roof_rows(outcome), strict=True)):
         expected = {CEILING, COPY, READ, LAUNCH}
         if number == 0:
             expected |= {L2, SHARED}
-        if case.dtype == "fp16" and "fp16" not in seen:
-            expected |= {CEILING_FP16}
+        if case.dtype not in seen:
+            expected |= {*FRAGMENTS, *([CEILING_FP16] if case.dtype == "fp16" else [])}
         seen.add(case.dtype)
         assert set(names) == expected
         assert len(names) == len(expected)
@@ -53,11 +58,20 @@ def test_what_belongs_to_the_run_is_timed_in_its_first_case_alone() -> None:
 
 def test_a_run_in_fp16_alone_has_all_of_them_in_its_first_case() -> None:
     outcome, asked = run(("fp16",))
-    assert set(roof_rows(outcome)[0]) == {CEILING, CEILING_FP16, COPY, READ, LAUNCH, L2, SHARED}
+    assert set(roof_rows(outcome)[0]) == {CEILING, CEILING_FP16, *FRAGMENTS, COPY, READ, LAUNCH, L2, SHARED}
     assert set(roof_rows(outcome)[1]) == {CEILING, COPY, READ, LAUNCH}
     # Each kernel is made once.
-    assert sorted(limit.name for limit in asked) == sorted([CEILING, CEILING_FP16, READ, L2, SHARED])
+    assert sorted(limit.name for limit in asked) == sorted([CEILING, CEILING_FP16, *FRAGMENTS, READ, L2, SHARED])
     assert {limit.dtype for limit in asked} == {torch.float16}
+
+
+@pytest.mark.parametrize(("dtype", "tag"), [(torch.float16, "f16"), (torch.bfloat16, "bf16")])
+def test_a_row_s_name_names_its_kernel(dtype: torch.dtype, tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "Ceiling", lambda *arguments: arguments)
+    made = [ceiling_kernel(Limit(name, dtype), torch.device("cpu")) for name in (CEILING, *FRAGMENTS)]
+    names = [f"mma_{tag}", f"ldmatrix_64x64_{tag}", f"ldmatrix_96x64_{tag}"]
+    assert made == [(name, torch.device("cpu"), dtype) for name in names]
+    assert set(names) <= set(ceilings.KERNELS)
 
 
 def test_a_roof_that_cannot_be_measured_is_not_tried_again() -> None:
@@ -107,9 +121,13 @@ def test_each_roof_is_stored_with_accumulator_clock_and_how_it_was_measured(tmp_
     stored = read(tmp_path / "run.json").roofs
     assert [(roof.name, roof.dtype, roof.accumulator, roof.unit) for roof in stored] == [
         ("mma.sync", "bf16", "float32", "TFLOPS"),
+        ("ldmatrix+mma.sync 64x64", "bf16", "float32", "TFLOPS"),
+        ("ldmatrix+mma.sync 96x64", "bf16", "float32", "TFLOPS"),
         ("cublas", "bf16", "float32", "TFLOPS"),
         ("mma.sync", "fp16", "float32", "TFLOPS"),
         ("mma.sync", "fp16", "float16", "TFLOPS"),
+        ("ldmatrix+mma.sync 64x64", "fp16", "float32", "TFLOPS"),
+        ("ldmatrix+mma.sync 96x64", "fp16", "float32", "TFLOPS"),
         ("cublas", "fp16", "float32", "TFLOPS"),
         ("copy", None, None, "GB/s"),
         ("read", None, None, "GB/s"),
@@ -117,9 +135,11 @@ def test_each_roof_is_stored_with_accumulator_clock_and_how_it_was_measured(tmp_
         ("shared", None, None, "GB/s"),
     ]
     assert {roof.clock_mhz for roof in stored} == {1830}
+    assert [len(roof.samples) for roof in stored if roof.name in FRAGMENTS] == [3] * 4  # of its own dtype's case
     notes = {(roof.name, roof.accumulator): roof.note for roof in stored if roof.dtype != "bf16"}
     assert "registers, float16 accumulation" in notes["mma.sync", "float16"]
     assert "registers, float32 accumulation" in notes["mma.sync", "float32"]
+    assert "on what ldmatrix loads, 96x64 a warp" in notes["ldmatrix+mma.sync 96x64", "float32"]
     assert notes["read", None] == "reads of 4,000,000,000 bytes in device memory, each of them once"
     assert "the same 4,000,000,000 bytes again and again, past L1" in notes["l2", None]
     assert "without bank conflicts" in notes["shared", None]
@@ -136,7 +156,7 @@ def test_bandwidths_count_bytes_and_rates_count_operations() -> None:
         assert timing.samples_us == [round(1e6 * (BASE_SECONDS + 1e-6 * iterations), 1)] * 3
         assert 0.8e3 < timing.samples_us[0] < 1.2e3
         assert (timing.flops_per_call, timing.working_set_bytes, timing.mode) == (0, 4 * 10**9, "kernel")
-    for name in (CEILING, CEILING_FP16):
+    for name in (CEILING, CEILING_FP16, *FRAGMENTS):
         timing = rows[name]
         assert timing is not None
         assert timing.bytes_per_call == 0

@@ -18,6 +18,10 @@ pytestmark = pytest.mark.nvcc
 
 ARCHITECTURES = ("90a", "120f")
 MMA = {"mma_f16": "HMMA.16816.F32", "mma_bf16": "HMMA.16816.F32.BF16", "mma_f16_f16": "HMMA.16816.F16"}
+# A warp tile, in 16 by 8 products: fragments of 16 rows of A and of 16 columns of B, of which an ldmatrix loads one.
+FRAGMENTS = {"64x64": (4, 4), "96x64": (6, 4)}
+# What the compiler puts between the products for sm_120 adds 0 to 0 and keeps nothing.
+NOTHING = ("NOP", "UIADD3 URZ, UPT, UPT, URZ, URZ, URZ")
 
 
 @functools.cache
@@ -44,7 +48,7 @@ def main_loop(name: str, arch: str) -> tuple[str, ...]:
         if target and int(target[1], 16) < end:
             start = int(target[1], 16)
             loops.append([text for address, text in instructions if start <= address <= end])
-    return tuple(text for text in max(loops, key=len) if text != "NOP")
+    return tuple(text for text in max(loops, key=len) if text not in NOTHING)
 
 
 def operations(name: str, arch: str) -> Counter[str]:
@@ -66,6 +70,23 @@ def test_no_mma_waits_for_the_accumulator_of_the_one_before(name: str, arch: str
     targets = [re.findall(r"\bR(\d+)", text)[0] for text in main_loop(name, arch) if text.startswith("HMMA")]
     for start in range(0, 128, 32):
         assert len(set(targets[start : start + 32])) == 32
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("warp_tile", FRAGMENTS)
+def test_the_loop_over_tiles_loads_each_fragment_once_and_multiplies(warp_tile: str, dtype: str, arch: str) -> None:
+    """Four steps of K a tile, as in a product; beside them addresses, the loop's count and its branch. Ahead of the
+    loop stand the loads of one step, or as many as the rolling form holds at a time, and no product."""
+    name = f"ldmatrix_{warp_tile}_{dtype}"
+    (rows, columns), found = FRAGMENTS[warp_tile], operations(name, arch)
+    loads, products = 4 * (rows + columns), 4 * rows * 2 * columns
+    assert (found["LDSM.16.M88.4"], found[MMA[f"mma_{dtype}"]]) == (loads, products)
+    assert not {kind for kind in found if kind.startswith(("LD", "ST", "BAR", "SYNCS")) and kind != "LDSM.16.M88.4"}
+    assert found.total() - loads - products <= 28
+    first = (rows if warp_tile == "64x64" else 1) + columns
+    code = cuobjdump("-sass", cubin(name, arch))
+    assert (code.count("LDSM"), code.count("HMMA")) == (first + loads, products)
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -17,6 +17,13 @@ from hgemm.cuda_kernels.emulator.build import build_library
 ITERATIONS = 3
 LANES = 32
 MMA = {"mma_f16": torch.float16, "mma_bf16": torch.bfloat16, "mma_f16_f16": torch.float16}
+# By name: dtype, the tile of a block, its warps along either side, and how many of a warp's rows lie together.
+FRAGMENTS = {
+    f"ldmatrix_{warp_tile}_{tag}": (dtype, *shape)
+    for warp_tile, shape in {"64x64": (256, 128, 4, 2, 64), "96x64": (192, 256, 2, 4, 32)}.items()
+    for tag, dtype in (("f16", torch.float16), ("bf16", torch.bfloat16))
+}
+OPERANDS = MMA | {name: shape[0] for name, shape in FRAGMENTS.items()}
 
 
 def random_words(count: int) -> np.ndarray:
@@ -63,7 +70,25 @@ def mma_sums(elements: torch.Tensor, result: torch.dtype, blocks: int) -> np.nda
     return np.tile(packed.sum(axis=(1, 2, 3), dtype=np.uint32).reshape(256), (blocks, 1))
 
 
+def fragment_sums(elements: torch.Tensor, name: str, blocks: int) -> np.ndarray:
+    """Rows of 64 elements in chunks of 8, of which chunk c of row r lies at c ^ (r % 8): those of A, then of B. The
+    second tile, which is used every other time, begins 64 rows below the first."""
+    dtype, M, N, warps_m, warps_n, together = FRAGMENTS[name]
+    stored = elements.double().reshape(-1, 8, 8)  # row, chunk, element
+    assert len(stored) == M + N + 64
+    chunks = torch.arange(8) ^ (torch.arange(len(stored)) % 8)[:, None]
+    rows = stored[torch.arange(len(stored))[:, None], chunks].reshape(-1, 64)
+    first, second = (rows[at : at + M] @ rows[at + M : at + M + N].T for at in (0, 64))
+    product = (ITERATIONS + 1) // 2 * first + ITERATIONS // 2 * second
+    packed = product.to(dtype).view(torch.int32).numpy().view(np.uint32)
+    # Lane 4g + t has row g of every eight and pair t of every eight columns.
+    packed = packed.reshape(-1, warps_m, together // 8, 8, warps_n, 8, 4).sum(axis=(0, 2, 5), dtype=np.uint32)
+    return np.tile(packed.transpose(0, 2, 1, 3).reshape(256), (blocks, 1))
+
+
 def expected(name: str, data: np.ndarray | torch.Tensor, blocks: int) -> np.ndarray:
+    if name in FRAGMENTS:
+        return fragment_sums(data, name, blocks)
     if isinstance(data, torch.Tensor):
         return mma_sums(data, MMA[name], blocks)
     return {"l2": l2_sums, "read": read_sums, "shared": shared_sums}[name](data, blocks)
@@ -76,9 +101,9 @@ def test_in_the_emulator(name: str) -> None:
     blocks = 5
     tiles = {"l2": 4, "read": 10}.get(name, 1)  # both come to an end of the data, and begin again
     size = tiles * library.hgemm_ceiling_tile_bytes() // 4
-    if name in MMA:
+    if name in OPERANDS:
         data = small_integers(2 * size)
-        memory = data.to(MMA[name])
+        memory = data.to(OPERANDS[name])
     else:
         data = random_words(size)
         memory = torch.from_numpy(data.view(np.int32))
@@ -109,7 +134,11 @@ def test_sums_in_float16_stay_finite() -> None:
 
 
 def work_by_hand(name: str) -> int:
-    """Of one block in one iteration: 8 warps of 32 products of 16 x 8 x 16, or a vector for each thread and load."""
+    """Of one block in one iteration: 8 warps of 32 products of 16 x 8 x 16, or a vector for each thread and load, or a
+    tile of 64 along K."""
+    if name in FRAGMENTS:
+        _, M, N, *_ = FRAGMENTS[name]
+        return 2 * M * N * 64
     return {"l2": 512 * 8 * 16, "read": 512 * 8 * 16, "shared": 256 * 8 * 16}.get(name, 8 * 32 * 2 * 16 * 8 * 16)
 
 
@@ -125,9 +154,12 @@ def test_the_work_of_a_block_is_what_its_instructions_do(name: str) -> None:
 def test_on_the_device(name: str) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     properties = torch.cuda.get_device_properties(device)
-    if name in MMA:
-        accumulator = torch.float16 if name == "mma_f16_f16" else torch.float32
-        kernel = ceilings.mma_ceiling(MMA[name], device, accumulator)
+    if name in OPERANDS:
+        if name in FRAGMENTS:
+            kernel = ceilings.fragment_ceiling(OPERANDS[name], device, name.split("_")[1])
+        else:
+            accumulator = torch.float16 if name == "mma_f16_f16" else torch.float32
+            kernel = ceilings.mma_ceiling(MMA[name], device, accumulator)
         data = small_integers(kernel.data.numel())
         kernel.data.copy_(data)
     else:

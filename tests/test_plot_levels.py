@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from made_up_results import COPY_GBS, L2_GBS, results, with_reads
+from made_up_results import COPY_GBS, L2_GBS, results, with_fragments, with_reads
 
 from hgemm.bench.metrics import CEILING, L2
 from hgemm.bench.schema import Results
@@ -63,6 +63,17 @@ def test_reads_of_memory_are_a_roof_beside_the_copy_s() -> None:
     read = found.pop(("read", "bandwidth"))
     assert (read.value, read.text, read.measured) == (4.44, "memory reads 4.44 TB/s at 1980 MHz", True)
     assert found == before  # ridges are those of a copy, which products that also write are nearer to
+
+
+@pytest.mark.parametrize(("tflops", "best"), [((590.0, 610.0), "96x64"), ((620.0, 610.0), "64x64")])
+def test_of_the_warp_tiles_that_ldmatrix_feeds_the_fastest_is_a_roof(tflops: tuple[float, ...], best: str) -> None:
+    before, found = by_name(MADE_UP, "fp16"), by_name(with_fragments(results(dtypes=("bf16", "fp16")), *tflops), "fp16")
+    name = f"ldmatrix+mma.sync {best}"
+    assert list(found)[:3] == [("mma.sync", "compute"), (name, "compute"), ("cublas", "compute")]
+    fed = found.pop((name, "compute"))
+    assert (fed.value, fed.text, fed.measured) == (max(tflops), f"{name}, {max(tflops):.0f} TFLOPS at 1980 MHz", True)
+    assert fed.ridge == pytest.approx(max(tflops) / before["copy", "bandwidth"].value)
+    assert found == before
 
 
 def test_a_file_without_the_newer_roofs_has_the_others() -> None:

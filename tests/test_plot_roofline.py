@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
-from made_up_results import COPY_GBS, RAGGED, SERIES, results, with_reads
+from made_up_results import COPY_GBS, RAGGED, SERIES, results, with_fragments, with_reads
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
@@ -129,15 +129,20 @@ READS = {
     "weights and reads": with_reads(bound_by_memory(results(shapes=MANY_WEIGHTS))),
     "reads like a copy": with_reads(results(), COPY_GBS * 1.001),
 }
+FED = {
+    "squares and ldmatrix": with_fragments(results(), 600.0, 620.0),
+    "weights and ldmatrix": with_fragments(bound_by_memory(results(shapes=MANY_WEIGHTS)), 600.0, 639.0),
+    "GeForce and ldmatrix": slow(with_fragments(results(), 630.0, 620.0), "NVIDIA GeForce RTX 5090", 170),
+}
 
 
-@pytest.mark.parametrize("name", [*PICTURES, *ALIKE, *READS])
+@pytest.mark.parametrize("name", [*PICTURES, *ALIKE, *READS, *FED])
 def test_names_of_roofs_overlap_nothing_written(name: str) -> None:
-    figure = roofline.draw((PICTURES | ALIKE | READS)[name], "bf16")
+    figure = roofline.draw((PICTURES | ALIKE | READS | FED)[name], "bf16")
     figure.canvas.draw()
     (axes,) = figure.axes
     names = [text for text in axes.texts if "TB/s" in text.get_text() or "TFLOPS" in text.get_text()]
-    assert len(names) == 6 + (name in READS)
+    assert len(names) == 6 + (name in READS) + (name in FED)
     outlines = {}
     for text in names:
         patch = text.get_bbox_patch()

@@ -13,6 +13,7 @@ from hgemm.cuda_kernels.inspect_code import block_limits
 from hgemm.profile import static
 from hgemm.profile.static import Code, Gpu, NoFacts, facts, resident
 from hgemm.triton_kernels import compile_ahead
+from hgemm.triton_kernels.configs import Family
 
 H200 = Gpu("H200", "90a", 132)
 RTX_5090 = Gpu("RTX 5090", "120f", 170)
@@ -193,8 +194,14 @@ def test_a_batch_has_the_code_that_batches_are_launched_with(monkeypatch: pytest
     assert [code.scratch_bytes for code in made] == [0, 3 * 128]
 
 
-def test_spilled_bytes_are_told_where_there_are_some() -> None:
-    found = facts(hgemm.backends()["triton"], "128x256x64_s3_w64x64", SQUARE, RTX_5090)
+def test_spilled_bytes_are_told_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = compile_ahead.compile_ahead
+
+    def over_four_warps(family: Family, config: str, *arguments: Any, **form: Any) -> Any:
+        return compiler(family, "128x256x32_s2_w64x128", *arguments, **form)  # 256 sums a thread, of 255 registers
+
+    monkeypatch.setattr(compile_ahead, "compile_ahead", over_four_warps)
+    found = facts(hgemm.backends()["triton"], "128x128x64_s3_w64x32", SQUARE, RTX_5090)
     assert found.code.registers == 255
     assert found.code.spill_bytes > 0
 

@@ -52,7 +52,7 @@ def test_programs_that_make_none_need_the_same_shared_memory(family: Family, con
     on_host, own = (
         compile_ahead(family, config, torch.bfloat16, 90, layout="tt", on_host=here) for here in (True, False)
     )
-    assert on_host.shared_bytes == own.shared_bytes == family.shared_bytes(config, 90, "t")
+    assert on_host.shared_bytes == own.shared_bytes == family.shared_bytes(config, 90, "tt")
     assert (on_host.scratch_bytes, on_host.ptx.count("tensormap")) == (0, 0)
     assert own.scratch_bytes == 128 * (2 if family.find(config).config.parts > 1 else 3)
     assert "tensormap.replace" in own.ptx

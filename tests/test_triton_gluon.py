@@ -129,7 +129,7 @@ def test_the_ring_fits_and_nothing_spills(target: int) -> None:
         ring = config.stages * 2 * config.tile_k * (config.tile_m + config.tile_n)
         # Two mbarriers a stage; C, and the descriptors while they are made, lie where the ring was or will be.
         assert ring + 16 * config.stages <= code.shared_bytes <= ring + 64
-        assert code.shared_bytes == GLUON.shared_bytes(config.name, target, "t")
+        assert code.shared_bytes == GLUON.shared_bytes(config.name, target, "tn")
         assert code.shared_bytes <= LIMITS[divmod(target, 10)].shared_bytes_per_block
         assert code.spill_loads == 0
         assert code.threads == config.threads

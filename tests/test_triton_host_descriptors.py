@@ -62,6 +62,15 @@ def test_what_is_compiled_once_is_launched_with_new_tensors(compilations: list[s
     assert b"matmul_specialized" in code
 
 
+def test_192_columns_of_a_part_are_added_64_at_a_time() -> None:
+    a, b = torch.zeros(200, 4096, dtype=torch.bfloat16), torch.zeros(264, 4096, dtype=torch.bfloat16).t()
+    specialized.launch(a, b, torch.zeros(200, 264, dtype=torch.bfloat16), "192x192x64_s4_w64x48_specialized_tail")
+    multiply, add = RECORD.launches
+    assert multiply.grid == (32, 1, 1)  # 4 tiles in 8 parts
+    assert multiply.arguments[3].shape == (32, 192, 192)
+    assert add.grid == (4 * 12 * 3, 1, 1)  # 16 rows and 64 columns each
+
+
 def test_a_whole_wave_needs_no_second_kernel(compilations: list[str]) -> None:
     a, b = torch.zeros(128, 64, dtype=torch.float16), torch.zeros(64, 256, dtype=torch.float16)
     for config in (LARGEST, LARGEST.removesuffix("_tail")):

@@ -115,7 +115,7 @@ def test_the_numbers_of_an_arrangement() -> None:
 
 def compiled(family: Family, config: str, layout: str, target: int, batched: bool) -> Compiled:
     made = compile_ahead(family, config, torch.bfloat16, target, layout=layout, batched=batched)
-    assert made.shared_bytes == family.shared_bytes(config, target, layout[0])
+    assert made.shared_bytes == family.shared_bytes(config, target, layout)
     assert made.shared_bytes <= LIMITS[divmod(target, 10)].shared_bytes_per_block
     assert made.spill_loads <= (PUT_ASIDE.get(config, 0) if OLDEST else 0)
     hold_their_registers(made, config, target, layout)
@@ -145,11 +145,27 @@ def test_mma_sync_on_sm_90_reads_every_layout_without_spills(own_cache: None, co
     made = compiled(MMA_SYNC, config, layout, 90, batched=False)
     assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
     assert "ldmatrix" in made.ptx
+    reads_behind_one_barrier(made.ptx, layout)
+
+
+def reads_behind_one_barrier(ptx: str, layout: str) -> None:
+    """In a step of K. Where both operands are column-major each is waited for, and a barrier is between."""
+    words = re.findall(r"\b(?:bar\.sync|ldmatrix|mma\.sync)", ptx)
+    order = "".join(word[0] for word in words)
+    assert re.search(r"lb*m", order)
+    assert ("lbl" in order) <= (layout == "tt")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("config", ["128x256x64_s3_w64x64", "128x128x64_s4_w64x32"])
+def test_what_is_read_behind_a_barrier_leaves_registers_on_sm_120(own_cache: None, config: str, layout: str) -> None:
+    made = compiled(TMA, config, layout, 120, batched=False)
+    reads_behind_one_barrier(made.ptx, layout)
 
 
 @pytest.mark.parametrize(("stages", "target"), [(3, 90), (4, 90), (3, 120), (4, 120)])
-def test_a_column_major_a_has_barriers_of_its_own(own_cache: None, stages: int, target: int) -> None:
-    compiled(TMA, f"128x128x32_s{stages}_w64x32", "tn", target, batched=True)
+def test_two_column_major_operands_have_barriers_of_their_own(own_cache: None, stages: int, target: int) -> None:
+    compiled(TMA, f"128x128x32_s{stages}_w64x32", "tt", target, batched=True)
 
 
 # "nn" is what test_triton_ahead_of_time compiles.

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif(
 
 LARGE = "128x256x64_s4_w64x64_multicast-b_specialized"
 SMALL = "64x64x128_s6_w32x32_multicast-b_specialized"
+SQUARE = "192x192x64_s4_w64x48_multicast-b_specialized"  # three warpgroups, of which each has two tensors of sums
 A, B = 0, 5  # the parameters that are their descriptors
 PROGRAMS = 2
 
@@ -52,10 +53,10 @@ def test_a_cluster_fits_and_its_shared_tiles_are_sent_by_one_block(config: str) 
     assert (parsed.warp_m, parsed.warp_n) == warp_tile(parsed.tile_m, parsed.tile_n, parsed.warps)
     assert code.threads == 32 * (parsed.warps + 4)
     assert code.spill_loads == code.stack_bytes == 0
-    assert code.shared_bytes == MULTICAST[config] == TMA.shared_bytes(config, 90, "n")
+    assert code.shared_bytes == MULTICAST[config] == TMA.shared_bytes(config, 90, "nn")
     assert code.shared_bytes <= LIMITS[9, 0].shared_bytes_per_block
     assert code.registers * code.threads <= LIMITS[9, 0].registers_per_multiprocessor
-    # Boxes of 64 elements of K. A is copied by warpgroup, and so are 96 columns of B.
+    # Boxes of 64 elements of K. A is copied by warpgroup, and of B 192 columns are three copies.
     boxes = parsed.tile_k // 64
     copies_of_a = boxes * (parsed.warps // 4 if parsed.tile_m > 64 else 1)
     copies_of_b = boxes * (3 if parsed.tile_n % 3 == 0 else 1)
@@ -97,14 +98,15 @@ def depth(config: str) -> int:
 
 def turns_of(config: str, products: list[set[tuple[int, ...]]]) -> list[tuple[int, int, int]]:
     """First row, first column and step of what a warpgroup multiplied, turn by turn; operands are stored along K."""
-    rows, step = Config.parse(config).tile_m // specialized_options(config)["DOWN"], Config.parse(config).tile_k
+    parsed, options = Config.parse(config), specialized_options(config)
+    rows, columns, step = parsed.tile_m // options["DOWN"], parsed.tile_n // options["ACROSS"], parsed.tile_k
     found = []
     for turn, operands in enumerate(products, 1):
         m, n = (min(row for _, matrix, _, row in operands if matrix == wanted) for wanted in (A, B))
         k = min(column for _, _, column, _ in operands)
         along_k = range(k, k + step, 64)
         expected = {(turn, A, x, y) for x in along_k for y in range(m, m + rows, 64)}
-        assert operands == expected | {(turn, B, x, n) for x in along_k}
+        assert operands == expected | {(turn, B, x, y) for x in along_k for y in range(n, n + columns, 64)}
         found.append((m, n, k // step))
     return found
 
@@ -138,7 +140,7 @@ def test_every_block_multiplies_its_own_tiles_and_stores_them(config: str) -> No
 
 @pytest.mark.one_triton
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
-@pytest.mark.parametrize("config", [LARGE, SMALL])
+@pytest.mark.parametrize("config", [LARGE, SMALL, SQUARE])
 def test_no_layout_hangs_or_overwrites_what_is_read(config: str, layout: str) -> None:
     options, parsed = specialized_options(config), Config.parse(config)
     code = made(config, layout)
@@ -163,6 +165,8 @@ ARRIVALS = r"mbarrier\.init\S+ \[%r\d+\], "
         (LARGE, rf"({ARRIVALS})4;", r"\g<1>3;"),
         (SMALL, rf"({ARRIVALS})2;", r"\g<1>1;"),
         (SMALL, rf"({ARRIVALS})2;", r"\g<1>3;"),
+        (SQUARE, rf"({ARRIVALS})6;", r"\g<1>5;"),
+        (SQUARE, r"(wgmma\.wait_group\.sync\.aligned) 2;", r"\1 3;"),
         # Each arrives in its own block alone, or in one.
         (LARGE, r"setp\.lt\.u32 %arrives, %rank, (%r\d+);", r"setp.lt.u32 %arrives, %rank, 1;"),
         (LARGE, r"(mapa\.shared::cluster\.u32 %remote, %r\d+), %rank;", r"\1, %cluster_ctarank;"),

@@ -116,20 +116,21 @@ def test_the_last_wave_is_shared_where_that_is_sooner_and_only_then() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(
-    ("M", "N", "whole", "parts", "tile_m"), [(70, 72, 0, 3, 32), (200, 136, 3, 2, 48), (33, 264, 8, 8, 32)]
+    ("M", "N", "whole", "parts", "tile_m", "tile_n", "chunk"),
+    [(70, 72, 0, 3, 32, 32, 32), (200, 136, 3, 2, 48, 48, 16), (33, 264, 8, 8, 32, 32, 32)],
 )
 def test_parts_are_added_in_their_order_and_stay_inside_c(
-    M: int, N: int, whole: int, parts: int, tile_m: int, dtype: torch.dtype
+    M: int, N: int, whole: int, parts: int, tile_m: int, tile_n: int, chunk: int, dtype: torch.dtype
 ) -> None:
-    tile_n, stride = 32, N + 16
+    stride = N + 16
     down, across = -(-M // tile_m), -(-N // tile_n)
     left = down * across - whole
     generator = torch.Generator().manual_seed(N)
     sums = torch.randn(parts, left, tile_m, tile_n, generator=generator)
     sums *= 2.0 ** torch.randint(-8, 8, (parts, 1, 1, 1))
     memory = torch.full((M + 40, stride), torch.nan, dtype=dtype)
-    grid = (left * tile_m // 16,)
-    add_shared_tiles[grid](sums, memory, M, N, stride, whole, parts, tile_m, tile_n, 8, 16)
+    grid = (left * tile_m // 16 * tile_n // chunk,)
+    add_shared_tiles[grid](sums, memory, M, N, stride, whole, parts, tile_m, tile_n, 8, 16, chunk)
     expected = torch.full((M + 40, stride), torch.nan, dtype=dtype)
     added = sums[0]
     for part in sums[1:]:
@@ -200,6 +201,19 @@ def test_192_rows_of_a_are_described_64_at_a_time(kernel: Kernel) -> None:
         assert in_a[1:] == (stored, [stored[1], 1], [64, 64])
         assert in_b[1:] == ([128, 136], [136, 1], [64, 128])
         assert in_c[1:] == ([200, 136], [136, 1], [64, 64])
+
+
+def test_192_columns_of_b_are_described_64_at_a_time(kernel: Kernel) -> None:
+    a, b = torch.zeros(400, 128, dtype=torch.float16), torch.zeros(128, 200, dtype=torch.float16)
+    out = torch.zeros(400, 200, dtype=torch.float16)
+    kernel_launcher = Launcher(kernel)
+    for right in (b, b.t().contiguous().t()):
+        host_descriptors.launch(kernel_launcher, a, right, out, "192x192x64_s4_w64x48_specialized")
+    for (grid, in_a, in_b, in_c, *_), stored in zip(kernel.launched, ([128, 200], [200, 128]), strict=True):
+        assert grid == (6, 1, 1)
+        assert in_a[1:] == ([400, 128], [128, 1], [64, 64])
+        assert in_b[1:] == (stored, [stored[1], 1], [64, 64])
+        assert in_c[1:] == ([400, 200], [200, 1], [64, 64])
 
 
 def test_a_column_major_out_is_computed_transposed_and_batches_one_by_one(kernel: Kernel) -> None:

@@ -25,8 +25,9 @@ LARGEST = "128x256x64_s4_w64x64_specialized_tail"
 SMALLEST = "64x128x128_s4_w64x32_specialized_tail"
 THREE = "192x128x64_s5_w64x32_specialized_tail"
 WIDE = "64x96x128_s5_w32x16_specialized"  # three side by side
+SQUARE = "192x192x64_s4_w64x48_specialized_tail"  # each with two tensors of sums
 # With another Triton: one warpgroup and two, below each other and side by side, three, a shared last wave and none.
-KINDS = (LARGEST, LARGEST.removesuffix("_tail"), SMALLEST, "64x256x64_s5_w64x64_specialized_tail", THREE, WIDE)
+KINDS = (LARGEST, LARGEST.removesuffix("_tail"), SMALLEST, "64x256x64_s5_w64x64_specialized_tail", THREE, WIDE, SQUARE)
 
 
 def with_any_triton(config: str, *more: str) -> Any:
@@ -39,6 +40,7 @@ EVENT = {
     "m": r"wgmma\.mma_async",
     "c": r"wgmma\.commit_group",
     "1": r"wgmma\.wait_group\.sync\.aligned\s+1;",
+    "2": r"wgmma\.wait_group\.sync\.aligned\s+2;",
     "0": r"wgmma\.wait_group\.sync\.aligned\s+0;",
     "A": r"mbarrier\.arrive\.shared",
     "X": r"mbarrier\.arrive\.expect_tx",
@@ -88,7 +90,7 @@ def test_a_configuration_is_specialised_and_fits(config: str) -> None:
     assert {4: {24}, 8: {24, 240}, 12: {24, 160}}[parsed.warps] <= registers
     assert code.threads == 32 * (parsed.warps + 4)  # the copying warp has a warpgroup's registers to itself
     assert code.spill_loads == code.stack_bytes == 0
-    assert code.shared_bytes == SPECIALIZED[config] == TMA.shared_bytes(config, 90, "n")
+    assert code.shared_bytes == SPECIALIZED[config] == TMA.shared_bytes(config, 90, "nn")
     assert code.shared_bytes <= LIMITS[9, 0].shared_bytes_per_block
     assert code.registers * code.threads <= LIMITS[9, 0].registers_per_multiprocessor
     assert "tensormap.replace" not in code.ptx  # no descriptor is made on the device
@@ -103,13 +105,14 @@ def test_a_stage_is_given_back_when_its_product_is_done_and_refilled_when_all_ga
     groups = options["DOWN"] * options["ACROSS"]
     # For each 16 of K and each 64 rows of a warpgroup.
     products = options["BLOCK_K"] // 16 * (options["BLOCK_M"] // options["DOWN"] // 64)
-    # A and B are stored along K: boxes of 64 elements. 192 rows are three, and so are 96 columns.
+    tensors = 2 if options["BLOCK_N"] == 192 else 1  # that a warpgroup's sums are: 128 columns and 64
+    # A and B are stored along K: boxes of 64 elements. 192 rows are three, and so are 96 and 192 columns.
     parts = (3 if options["BLOCK_M"] == 192 else 1) + (3 if options["BLOCK_N"] % 3 == 0 else 1)
     copies = -(-options["BLOCK_K"] // 64) * parts
     multiplying = [loop for loop in loops(code.ptx) if "m" in loop]
     assert len(multiplying) == groups
     for loop in multiplying:
-        assert re.fullmatch(rf"B*WB*m{{{products}}}c1B*A", loop), loop
+        assert re.fullmatch(rf"B*WB*(m{{{products}}}c){{{tensors}}}{tensors}B*A", loop), loop
     copying = [loop for loop in loops(code.ptx) if "L" in loop]
     assert [re.sub("B", "", loop) for loop in copying] == ["WX" + copies * "L"]
     # What is left in flight at the end of a tile.
@@ -140,9 +143,10 @@ def run_blocks(config: str, ptx: str, seed: int, layout: str = "nt") -> Iterator
         yield block
 
 
-@pytest.mark.parametrize(
-    ("config", "layout"), [*(with_any_triton(config, "nt") for config in ALONE), (THREE, "tn"), (WIDE, "nn")]
-)
+OTHERS = [(THREE, "tn"), (WIDE, "nn"), (SQUARE, "nn"), (SQUARE, "tn"), (SQUARE, "tt")]
+
+
+@pytest.mark.parametrize(("config", "layout"), [*(with_any_triton(config, "nt") for config in ALONE), *OTHERS])
 def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: str, layout: str) -> None:
     options = specialized_options(config)
     tile_m, tile_n, step = options["BLOCK_M"], options["BLOCK_N"], options["BLOCK_K"]
@@ -176,7 +180,7 @@ def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: 
             down, across = divmod(index // 4, options["ACROSS"])
             assert warp.products == [
                 products(turn, A, range(m + down * rows, m + down * rows + rows, 64), k)
-                | products(turn, B, range(n + across * columns, n + across * columns + 1), k)
+                | products(turn, B, range(n + across * columns, n + across * columns + columns, 64), k)
                 for turn, (m, n, k) in enumerate(turns, 1)
             ]
             assert all(y % tile_m == down * rows and x % tile_n // columns == across for x, y in warp.stores)
@@ -205,11 +209,13 @@ def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: 
         (LARGEST, r"expect_tx(\S+) _, \[(%r\d+)\], 49152", r"expect_tx\1 _, [\2], 16384"),
         # Two of the three copies of A, and the one of B.
         (THREE, r"expect_tx(\S+) _, \[(%r\d+)\], 40960", r"expect_tx\1 _, [\2], 32768"),
+        (SQUARE, r"expect_tx(\S+) _, \[(%r\d+)\], 49152", r"expect_tx\1 _, [\2], 40960"),
         # The copy of A, and two of the three of B.
         (WIDE, r"expect_tx(\S+) _, \[(%r\d+)\], 40960", r"expect_tx\1 _, [\2], 32768"),
         (WIDE, r"(mbarrier\.init\S+ \[%r\d+\]), 3;", r"\1, 2;"),
         (LARGEST, r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;"),
         (THREE, r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;"),
+        (SQUARE, r"(wgmma\.wait_group\.sync\.aligned) 2;", r"\1 3;"),
         (LARGEST, r"(setmaxnreg\.inc\.sync\.aligned\.u32\s+)240;", r"\g<1>248;"),
         (THREE, r"(setmaxnreg\.inc\.sync\.aligned\.u32\s+)160;", r"\g<1>168;"),
     ],
@@ -244,8 +250,10 @@ def test_c_leaves_in_pieces_by_tma_and_parts_by_stores(config: str) -> None:
     ("config", "dtype", "layout"),
     [
         # With another Triton each configuration in two layouts, and each layout twice.
-        pytest.param(config, dtype, layout, marks=[] if row in (column, 3 - column) else [pytest.mark.one_triton])
-        for row, (config, dtype) in enumerate([(SMALLEST, FP16), (LARGEST, BF16), (THREE, BF16), (WIDE, BF16)])
+        pytest.param(config, dtype, layout, marks=[] if (row + column) % 4 in (0, 3) else [pytest.mark.one_triton])
+        for row, (config, dtype) in enumerate(
+            [(SMALLEST, FP16), *((config, BF16) for config in (LARGEST, THREE, WIDE, SQUARE))]
+        )
         for column, layout in enumerate(LAYOUTS)
     ],
     ids=str,
@@ -277,7 +285,7 @@ def test_warpgroups_share_a_tile_evenly(config: str) -> None:
         a, b, c = blocks(config, *layout)
         copied = 64 if parsed.tile_m == 192 else parsed.tile_m
         assert a == ((copied, parsed.tile_k) if layout[0] == "n" else (parsed.tile_k, copied))
-        copied = columns if parsed.tile_n % 3 == 0 else parsed.tile_n
+        copied = {96: 32, 192: 64}.get(parsed.tile_n, parsed.tile_n)
         assert b == ((parsed.tile_k, copied) if layout[1] == "n" else (copied, parsed.tile_k))
         assert c == (rows, min(64, columns))
 
@@ -285,10 +293,12 @@ def test_warpgroups_share_a_tile_evenly(config: str) -> None:
 @pytest.mark.parametrize("config", [case for case in EVERY if str(case.values[0]).endswith("_tail")])
 def test_parts_are_added_16_bytes_a_thread(config: str) -> None:
     options = specialized_options(config)
+    columns = {192: 64}.get(options["BLOCK_N"], options["BLOCK_N"])
     names = add_shared_tiles.arg_names
     constants = {name: options[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")} | {
         "PARTS": 2,
         "ROWS": ROWS,
+        "COLUMNS": columns,
     }
     signature = {
         **dict.fromkeys(names, "i32"),
@@ -301,7 +311,7 @@ def test_parts_are_added_16_bytes_a_thread(config: str) -> None:
     code = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
     ptx = code.asm["ptx"]
     loads = re.findall(r"ld\.global\S*\.(v\d\.b32)", ptx)
-    assert loads == ["v4.b32"] * (2 * ROWS * options["BLOCK_N"] // (4 * 128))
+    assert loads == ["v4.b32"] * (2 * ROWS * columns // (4 * 128))
     assert set(re.findall(r"st\.global\.(\S+)", ptx)) == {"v4.b32"}
     assert "griddepcontrol.wait" in ptx
     assert resource_usage(code.asm["cubin"])["STACK"] == 0

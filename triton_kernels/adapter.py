@@ -90,7 +90,8 @@ def accepts(family: Family, rule: Callable[[Problem], str | None], problem: Prob
     if broken := _capability_rule(family, device) or _specialized_rule(config, device):
         return broken
     name = config or choose(family, problem)
-    layout = arrange_operands(problem.a, problem.b, problem.out, 1).a_layout
+    arrangement = arrange_operands(problem.a, problem.b, problem.out, 1)
+    layout = arrangement.a_layout + arrangement.b_layout
     needed = family.shared_bytes(name, configs.target_of(_capability(device)), layout)
     if needed > device.shared_memory_per_block_optin:
         return _shared_memory_rule(name, needed, device.name, device.shared_memory_per_block_optin)
@@ -141,7 +142,8 @@ def _kernels(family: str, capability: tuple[int, int]) -> tuple[Kernel, ...]:
 
 def _resident(family: str, config: Config, capability: tuple[int, int]) -> int:
     """Programs that a multiprocessor has registers for. They hold the sums, some 30 more and, unless wgmma reads them
-    in shared memory, fragments of the operands: within 10% of what configs.py says of those that have many."""
+    in shared memory, fragments of the operands: at most about a quarter more than configs.py says of those that have
+    many."""
     if "persistent" in config.flags or FLAG in config.flags:
         return 1
     registers = config.warp_m * config.warp_n // THREADS_PER_WARP + 30

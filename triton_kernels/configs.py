@@ -7,7 +7,7 @@ S - 1 buffers: there the twin of a CUDA kernel with S buffers has S + 1 stages. 
 and 32 rows, fewer than wgmma and tcgen05 multiply. The ring of ``triton_gluon`` is its own: S stages are S buffers.
 
 Shared memory is what the compiler reports for row-major operands: the same for fp16 and bf16, and in Triton 3.6, 3.7
-and 3.9. What a column-major A adds is in ``Family.shared_bytes``. Registers a thread are those of Triton 3.7.1.
+and 3.9. What two column-major operands add is in ``Family.shared_bytes``. Registers a thread are those of Triton 3.7.1.
 """
 
 from __future__ import annotations
@@ -77,13 +77,14 @@ class Family:
         """The module and the kernel of the configuration ``name``."""
         return ("specialized", "matmul_specialized") if is_specialized(name) else (self.module, self.kernel)
 
-    def shared_bytes(self, name: str, target: int, a_layout: str) -> int:
-        """Bytes of shared memory a block of the configuration ``name``, for A of the layout "n" or "t".
+    def shared_bytes(self, name: str, target: int, layout: str) -> int:
+        """Bytes of shared memory a block of the configuration ``name``, for A and B of ``layout``, as in
+        ``Problem.layout``.
 
-        Each buffer has a barrier of 8 bytes; those of a column-major A are apart from those of B, on 16 bytes.
+        Each buffer has a barrier of 8 bytes; where both operands are column-major, A and B have their own, on 16 bytes.
         """
         entry = self.find(name)
-        if a_layout == "n" or target not in self.barriers or is_specialized(name):
+        if layout != "tt" or target not in self.barriers or is_specialized(name):
             return entry.shared_bytes[target]
         buffers = entry.config.stages + (-1 if entry.config.tile_m < FEWEST_ROWS else self.barriers[target])
         return entry.shared_bytes[target] + -(-8 * buffers // 16) * 16
@@ -119,24 +120,24 @@ POINTER = Family(
 # long tile_k reads long stretches of memory, of a row-major one a wide tile_n. Registers are those of a row-major B on
 # sm_90, and much the same elsewhere.
 SKINNY = (
-    # 89.
+    # 30.
     _entry("16x32x256_s5_w16x8", (90, 100, 120), sm_90=98_336, sm_100=98_336, sm_120=98_336),
-    # 62.
+    # 38 to 40.
     _entry("16x64x128_s5_w16x16", (90, 100, 120), sm_90=81_952, sm_100=81_952, sm_120=81_952),
     _entry("16x64x128_s5_w16x16_split2", (90, 100, 120), sm_90=81_952, sm_100=81_952, sm_120=81_952),
     _entry("16x64x128_s5_w16x16_split4", (90, 100, 120), sm_90=81_952, sm_100=81_952, sm_120=81_952),
     _entry("16x64x128_s5_w16x16_split8", (90, 100, 120), sm_90=81_952, sm_100=81_952, sm_120=81_952),
-    # 94. Three buffers of 40 KB.
+    # 38. Three buffers of 40 KB.
     _entry("16x64x256_s4_w16x16", (90, 100), sm_90=122_904, sm_100=122_904, sm_120=122_904),
-    # 72.
+    # 48.
     _entry("16x128x128_s3_w16x32", (90, 100, 120), sm_90=73_744, sm_100=73_744, sm_120=73_744),
-    # 71.
+    # 87 to 89.
     _entry("16x256x64_s3_w16x64", (90, 100, 120), sm_90=69_648, sm_100=69_648, sm_120=69_648),
     _entry("16x256x64_s3_w16x64_split4", (90, 100, 120), sm_90=69_648, sm_100=69_648, sm_120=69_648),
-    # 109.
+    # 48 to 50.
     _entry("32x64x128_s5_w32x16", (90, 100, 120), sm_90=98_336, sm_100=98_336, sm_120=98_336),
     _entry("32x64x128_s5_w32x16_split4", (90, 100, 120), sm_90=98_336, sm_100=98_336, sm_120=98_336),
-    # 128.
+    # 73.
     _entry("32x128x128_s3_w32x32", (90, 100, 120), sm_90=81_936, sm_100=81_936, sm_120=81_936),
 )
 
@@ -146,24 +147,24 @@ TMA = Family(
     kernel="matmul_tma",
     minimum_capability=(9, 0),
     configs=(
-        # Registers: 154 (sm_90). On sm_120 it takes all 255 and spills.
-        _entry("128x256x64_s3_w64x64", (90, 100), sm_90=147_480, sm_100=147_504, sm_120=98_320),
+        # Registers: 154 (sm_90), 196 (sm_120). On sm_120 two buffers, the twin of cuda_tma's 128x256x64_s2_w64x64.
+        _entry("128x256x64_s3_w64x64", (90, 100, 120), sm_90=147_480, sm_100=147_504, sm_120=98_320),
         # 162. One program a multiprocessor; C is staged in 64 KB beside the ring, which fills while C is stored.
         _entry("128x256x64_s3_w64x64_persistent", (90, 100), sm_90=213_016, sm_100=213_040, sm_120=163_856),
-        # 90 (sm_90), 159 (sm_120). On sm_120 three buffers, the twin of cuda_tma's 128x128x64_s3_w64x32.
+        # 90, 128. On sm_120 three buffers, the twin of cuda_tma's 128x128x64_s3_w64x32.
         _entry("128x128x64_s4_w64x32", (90, 100, 120), sm_90=131_104, sm_100=131_120, sm_120=98_328),
-        # 90, 159. On sm_90 three buffers, the twin of cuda_tma's of this name, and two blocks a multiprocessor.
+        # 90, 128. On sm_90 three buffers, the twin of cuda_tma's of this name, and two blocks a multiprocessor.
         _entry("128x128x64_s3_w64x32", (90, 100, 120), sm_90=98_328, sm_100=98_352, sm_120=65_552),
-        # 90, 126. On sm_120 three buffers, the twin of cuda_tma's 128x128x32_s3_w64x32, and two blocks a
+        # 90, 119. On sm_120 three buffers, the twin of cuda_tma's 128x128x32_s3_w64x32, and two blocks a
         # multiprocessor: 2 x (49,176 + 1,024 reserved) = 100,400 of 102,400 bytes, 2 x 256 x 128 registers of 65,536.
         _entry("128x128x32_s4_w64x32", (90, 100, 120), sm_90=65_568, sm_100=65_584, sm_120=49_176),
-        # 90, 126. On sm_90 the twin of cuda_tma's of this name.
+        # 90, 119. On sm_90 the twin of cuda_tma's of this name.
         _entry("128x128x32_s3_w64x32", (90, 100, 120), sm_90=49_176, sm_100=49_200, sm_120=32_784),
-        # 90, 162.
+        # 90, 122.
         _entry("128x64x64_s4_w64x32", (90, 100, 120), sm_90=98_336, sm_100=98_352, sm_120=73_752),
-        # 58, 98.
+        # 58, 74.
         _entry("64x64x64_s4_w32x32", (90, 100, 120), sm_90=65_568, sm_100=65_584, sm_120=49_176),
-        # Few tiles and a long K: the parts fill the device. 90, 158 and 58, 98.
+        # Few tiles and a long K: the parts fill the device. 90, 126 and 58, 81.
         _entry("128x128x64_s4_w64x32_split2", (90, 100, 120), sm_90=131_104, sm_100=131_120, sm_120=98_328),
         _entry("128x128x64_s4_w64x32_split4", (90, 100, 120), sm_90=131_104, sm_100=131_120, sm_120=98_328),
         _entry("128x128x64_s4_w64x32_split8", (90, 100, 120), sm_90=131_104, sm_100=131_120, sm_120=98_328),
@@ -185,13 +186,13 @@ MMA_SYNC = Family(
     kernel="matmul_mma_sync",
     minimum_capability=(9, 0),
     configs=(
-        # Registers: 251. One program a multiprocessor; three buffers, and C is staged in 64 KB beside them.
+        # Registers: 223. One program a multiprocessor; three buffers, and C is staged in 64 KB beside them.
         _entry("128x256x64_s4_w64x64_persistent", (90,), sm_90=213_016),
-        # 253. Two buffers, the twin of cuda_tma's 128x256x64_s2_w64x64.
+        # 225. Two buffers, the twin of cuda_tma's 128x256x64_s2_w64x64.
         _entry("128x256x64_s3_w64x64", (90,), sm_90=98_320),
-        # 159. Three buffers, the twin of cuda_tma's 128x128x64_s3_w64x32.
+        # 126. Three buffers, the twin of cuda_tma's 128x128x64_s3_w64x32; two blocks a multiprocessor.
         _entry("128x128x64_s4_w64x32", (90,), sm_90=98_328),
-        # 126. Three buffers, the twin of cuda_tma's 128x128x32_s3_w64x32; two blocks a multiprocessor.
+        # 121. Three buffers, the twin of cuda_tma's 128x128x32_s3_w64x32; two blocks a multiprocessor.
         _entry("128x128x32_s4_w64x32", (90,), sm_90=49_176),
     ),
     interpreted="128x128x64_s4_w64x32",

@@ -17,14 +17,14 @@ import triton
 import triton.language as tl
 
 from hgemm.triton_kernels.launcher import Launch, Launcher
-from hgemm.triton_kernels.specialized_configs import Sharing
+from hgemm.triton_kernels.specialized_configs import Sharing, power_of_two_in
 
 # Relative, as in the other modules of device functions.
 from .arithmetic import rounded
 from .split_k import ALIGNMENT, wait_for_kernel
 from .tile_order import grouped_tile, tile_count
 
-# Rows of a tile that a program of the second kernel adds.
+# Rows of a tile that a program of the second kernel adds, all its columns or, of 192, 64: a power of two.
 ROWS = 16
 
 
@@ -60,15 +60,17 @@ def add_shared_tiles(
     BLOCK_N: tl.constexpr,
     GROUP_M: tl.constexpr,
     ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):
     wait_for_kernel()
     tiles_m, tiles_n = tile_count(M, BLOCK_M), tile_count(N, BLOCK_N)
-    chunks = BLOCK_M // ROWS
+    down: tl.constexpr = BLOCK_M // ROWS
+    across: tl.constexpr = BLOCK_N // COLUMNS
     program = tl.program_id(0)
-    place = program // chunks
+    place = program // (down * across)
     tile_m, tile_n = grouped_tile(whole + place, tiles_m, tiles_n, GROUP_M)
-    rows = program % chunks * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, BLOCK_N)
+    rows = program // across % down * ROWS + tl.arange(0, ROWS)
+    columns = program % across * COLUMNS + tl.arange(0, COLUMNS)
     inside = rows[:, None] * BLOCK_N + columns[None, :]
     left = tiles_m * tiles_n - whole
     total = tl.load(sums + place.to(tl.int64) * (BLOCK_M * BLOCK_N) + inside)
@@ -95,14 +97,17 @@ def addition(
     """The launch of ``add_shared_tiles`` on a workspace and a C of ``dtype``, directly after the kernel that fills the
     workspace. ``options``: BLOCK_M, BLOCK_N and GROUP_M of that kernel."""
     tile = {name: options[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")}
+    columns = power_of_two_in(tile["BLOCK_N"])
     left = -(-M // tile["BLOCK_M"]) * -(-N // tile["BLOCK_N"]) - sharing.whole
+    programs = left * (tile["BLOCK_M"] // ROWS) * (tile["BLOCK_N"] // columns)
     constants = {
         **tile,
         "PARTS": sharing.parts,
         "ROWS": ROWS,
+        "COLUMNS": columns,
         "num_warps": 4,
         "launch_pdl": True,
         "enable_fp_fusion": True,  # see configs.launch_options
     }
     form = (device, dtype, *tile.values(), sharing.parts)
-    return Launch(_launcher, form, left * tile["BLOCK_M"] // ROWS, (M, N, stride_c, sharing.whole), constants)
+    return Launch(_launcher, form, programs, (M, N, stride_c, sharing.whole), constants)

@@ -11,8 +11,8 @@
 The copying warp has few registers, so that the others can have more (setmaxnreg), and runs ahead over the ends of
 items: while one tile of C is stored, the ring fills for the next one. The grid is persistent.
 
-A tile of A or B is one copy, or one for each warpgroup: 192 rows and 96 columns are no powers of two, which the extents
-of a tensor have to be.
+The extents of a tensor have to be powers of two, which 192 rows and 96 or 192 columns are not: of such a tile of A or B
+there is a copy for each 64 rows or columns, or 32, and 192 columns of sums are two tensors.
 
 An item is a tile of C, or with ``SHARED`` one part of K of a tile; see ``shared_tiles``.
 
@@ -24,8 +24,8 @@ Constraints: compute capability 9.0; one matrix, not a batch; else those of ``tm
 host and arrive as arguments, so that no block waits for descriptors of its own.
 """
 
-# Triton would take the annotation of an argument for the type to compile it for.
-# mypy: disable-error-code="no-untyped-def"
+# Triton would take the annotation of an argument for the type to compile it for. Tuples grow tensor by tensor.
+# mypy: disable-error-code="no-untyped-def, assignment"
 
 from torch import Tensor
 from triton.experimental import gluon
@@ -44,6 +44,7 @@ from hgemm.triton_kernels.specialized_warps import (
     multiply_first,
     multiply_second,
     multiply_third,
+    powers_of_two,
 )
 
 tile_count = gluon.jit(tile_order.tile_count.fn)  # Gluon calls functions of its own alone; this is the same text
@@ -80,9 +81,13 @@ def matmul_specialized(
         gdc_launch_dependents()  # the kernel that adds the parts waits for this one, and may be launched by now
     groups: gl.constexpr = DOWN * ACROSS
     a_copies: gl.constexpr = BLOCK_M // a_matrix.block_shape[0 if A_LAYOUT == "n" else 1]
-    b_copies: gl.constexpr = BLOCK_N // b_matrix.block_shape[1 if B_LAYOUT == "n" else 0]
+    b_columns: gl.constexpr = b_matrix.block_shape[1 if B_LAYOUT == "n" else 0]
+    widths: gl.constexpr = powers_of_two(BLOCK_N // ACROSS)
+    gl.static_assert(ACROSS == 1 or len(widths) == 1, "a ring of B has the columns of all warpgroups in their order")
     a_ring = _allocate(a_matrix, STAGES * a_copies)
-    b_ring = _allocate(b_matrix, STAGES * b_copies)
+    b_rings = ()
+    for index in gl.static_range(len(widths)):
+        b_rings += (_allocate(b_matrix, STAGES * (ACROSS * widths[index] // b_columns)),)
     c_ring = _allocate(c_matrix, groups * C_BUFFERS)
     blocks: gl.constexpr = CLUSTER_M * CLUSTER_N
     filled = gl.allocate_shared_memory(gl.int64, [STAGES, blocks], clusters.barriers_of_each(blocks))
@@ -98,12 +103,13 @@ def matmul_specialized(
         freed_by_all = clusters.allocate_barriers()
         clusters.init(freed_by_all, STAGES, groups * blocks)
     work = Work(
-        (a_ring, b_ring, filled, freed, freed_by_all),
+        (a_ring, b_rings, filled, freed, freed_by_all),
         (tile_count(M, BLOCK_M), tile_count(N, BLOCK_N), tile_count(K, BLOCK_K), whole, parts),
         A_LAYOUT,
         B_LAYOUT,
         a_copies,
-        b_copies,
+        b_columns,
+        widths,
         (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES),
         (CLUSTER_M, CLUSTER_N, blocks),
     )
@@ -120,8 +126,7 @@ def matmul_specialized(
                 [1, 1, 1, 1],
                 [COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
             )
-        else:
-            gl.static_assert(groups == 2, "no cluster has three multiplying warpgroups")
+        elif groups == 2:
             gl.warp_specialize(
                 [
                     (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
@@ -133,6 +138,20 @@ def matmul_specialized(
                 ],
                 [4, 1, 1, 1, 1],
                 [REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
+            )
+        else:
+            gl.warp_specialize(
+                [
+                    (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                    (multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                    (multiply_third, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                    (copy, (work, a_matrix, b_matrix)),
+                    (meet, ()),
+                    (meet, ()),
+                    (meet, ()),
+                ],
+                [4, 4, 1, 1, 1, 1],
+                [REGISTERS, REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
             )
     elif groups == 1:
         gl.warp_specialize(

@@ -19,8 +19,9 @@ TARGET = 90
 SHARED_BYTES = LIMITS[9, 0].shared_bytes_per_block
 
 # Bytes of shared memory a block, the same for all layouts: the ring, 16 KB in which each warpgroup stages C (half of it
-# for 128x64, of which a warpgroup has 64 columns, and beside five stages of 192x128, which leave no room for more; 4 KB
-# for 64x96, of which it has 32), two mbarriers a stage. One block a multiprocessor. First those whose blocks are alone.
+# for 128x64, of which a warpgroup has 64 columns, and beside five stages of 192x128 and four of 192x192, which leave no
+# room for more; 4 KB for 64x96, of which it has 32; 24 KB for the three pieces of 192x192 beside three stages), two
+# mbarriers a stage. One block a multiprocessor. First those whose blocks are alone.
 ALONE = {
     "128x256x64_s4_w64x64_specialized": 229_592,
     "128x256x64_s4_w64x64_specialized_tail": 229_592,
@@ -31,6 +32,11 @@ ALONE = {
     "192x128x64_s4_w64x32_specialized_tail": 213_212,
     "192x128x64_s5_w64x32_specialized": 229_620,
     "192x128x64_s5_w64x32_specialized_tail": 229_620,
+    # And these 1.9; four stages, or C in three buffers.
+    "192x192x64_s4_w64x48_specialized": 221_420,
+    "192x192x64_s4_w64x48_specialized_tail": 221_436,
+    "192x192x64_s3_w64x48_specialized": 221_412,
+    "192x192x64_s3_w64x48_specialized_tail": 221_428,
     "128x128x64_s6_w64x32_specialized": 229_624,
     "128x128x64_s6_w64x32_specialized_tail": 229_624,
     # For 128 and 64 rows, where few tiles share out a long K and the time is that of reading B; of a column-major B the
@@ -39,8 +45,7 @@ ALONE = {
     "128x64x128_s4_w32x32_specialized_tail": 213_208,
     "64x256x64_s5_w64x64_specialized_tail": 221_388,
     "64x128x128_s4_w64x32_specialized_tail": 213_172,
-    # Of 128 x 6144 one wave of an H200, where those of 64x64 are 1.45. No shared last wave: the kernel that adds the
-    # parts of a tile takes its rows whole, and 96 columns are no power of two.
+    # Of 128 x 6144 one wave of an H200, where those of 64x64 are 1.45.
     "64x96x128_s5_w32x16_specialized": 217_332,
 }
 
@@ -48,12 +53,14 @@ ALONE = {
 # those above have, a kilobyte with the mbarriers at which they arrive across blocks. The tile is that of one block.
 MULTICAST = {
     "128x256x64_s4_w64x64_multicast-b_specialized": 230_568,
+    "192x192x64_s4_w64x48_multicast-b_specialized": 222_396,
+    "192x192x64_s3_w64x48_multicast-b_specialized": 222_388,
     # 128 rows are two blocks one above the other: of 128 x 4096 one wave of an H200.
     "64x64x128_s6_w32x32_multicast-b_specialized": 205_972,
 }
 SPECIALIZED = ALONE | MULTICAST
 
-# Of a thread, by how many warpgroups multiply. It holds up to 128 sums, 64 where there are three, and what it has to
+# Of a thread, by how many warpgroups multiply. It holds up to 128 sums, 96 where there are three, and what it has to
 # address: with 24 for that of the copying warp, which is the least there is, 504 of the 512 that 128 threads share are
 # used. No 192x256: a wgmma of 256 columns takes 154 registers, and ptxas gives it no more than the 128 that each of 512
 # threads is launched with.
@@ -83,8 +90,9 @@ def specialized_options(name: str) -> dict[str, Any]:
     down = groups if config.tile_m > 64 else 1
     blocks_m, blocks_n = config.cluster_shape
     rows, columns = config.tile_m // down, config.tile_n * down // groups
-    # Pieces of C are 64 columns, the 128 bytes of a swizzled row, and go by two buffers in turn where there is room.
-    two_pieces = 2 * groups * rows * 128
+    # Pieces of C are 64 columns, the 128 bytes of a swizzled row, and go by two buffers in turn where there is room, or
+    # by three if they are three: each tile begins with the first.
+    buffers = next((count for count in (2, 3) if columns % (64 * count) == 0), 1)
     room = SHARED_BYTES - 2 * config.stages * config.tile_k * (config.tile_m + config.tile_n)
     return {
         "BLOCK_M": config.tile_m * blocks_m,
@@ -95,7 +103,7 @@ def specialized_options(name: str) -> dict[str, Any]:
         "STAGES": config.stages,
         "DOWN": down,
         "ACROSS": groups // down,
-        "C_BUFFERS": 2 if columns > 64 and two_pieces <= room else 1,
+        "C_BUFFERS": buffers if buffers * groups * rows * 128 <= room else 1,
         "CLUSTER_M": blocks_m,
         "CLUSTER_N": blocks_n,
         "SHARED": "tail" in config.flags,
@@ -107,14 +115,19 @@ def specialized_options(name: str) -> dict[str, Any]:
     }
 
 
+def power_of_two_in(number: int) -> int:
+    """The largest one that divides ``number``."""
+    return number & -number
+
+
 @functools.cache
 def blocks(name: str, a_layout: str, b_layout: str) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-    """Rows and columns of what one copy moves, of A, B and C as they are stored. Each is a power of two: what a tile is
-    not, its warpgroups' parts are."""
+    """Rows and columns of what one copy moves, of A, B and C as they are stored: powers of two, as the extents of a
+    tensor have to be."""
     o, config = specialized_options(name), Config.parse(name)
     rows, columns = o["BLOCK_M"] // o["DOWN"], o["BLOCK_N"] // o["ACROSS"]
-    a = rows if o["DOWN"] == 3 or config.cluster > 1 else o["BLOCK_M"], o["BLOCK_K"]
-    b = o["BLOCK_K"], columns if o["ACROSS"] == 3 else o["BLOCK_N"]
+    a = rows if config.cluster > 1 else power_of_two_in(o["BLOCK_M"]), o["BLOCK_K"]
+    b = o["BLOCK_K"], power_of_two_in(o["BLOCK_N"])
     return (
         a if a_layout == "n" else a[::-1],
         b if b_layout == "n" else b[::-1],

@@ -176,12 +176,23 @@ def _product(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """The fp32 tile of ``A B`` whose first element is (m, n), summed over ``steps`` steps of K from ``first`` on."""
+    """The fp32 tile of ``A B`` whose first element is (m, n), summed over ``steps`` steps of K from ``first`` on.
+
+    Tiles are copied in the order of their loads here. For mma.sync they are read into registers where they are first
+    used: a transposed one as such, then A, then B; and Triton puts a barrier of all threads before it reads the tile
+    whose copy began last. Where that is the one read first, all reads follow the barrier and mix with the products;
+    else the fragments of a whole tile wait in registers for the barrier, and no product can begin.
+    """
     accumulator = tl.full((BLOCK_M, BLOCK_N), 0, tl.float32)
     for step in range(first, first + steps):
         k = step * BLOCK_K
-        a_tile = _load(a_descriptor, m, k, A_LAYOUT)
-        b_tile = _load(b_descriptor, k, n, B_LAYOUT)
+        # Where B alone is transposed, it is read first.
+        if A_LAYOUT == "n" and B_LAYOUT == "t":
+            a_tile = _load(a_descriptor, m, k, A_LAYOUT)
+            b_tile = _load(b_descriptor, k, n, B_LAYOUT)
+        else:
+            b_tile = _load(b_descriptor, k, n, B_LAYOUT)
+            a_tile = _load(a_descriptor, m, k, A_LAYOUT)
         accumulator = multiply_accumulate(a_tile, b_tile, accumulator)
     return accumulator
 

@@ -11,14 +11,15 @@ from hgemm.bench.statistics import Summary, paired_ratio, summarize
 
 CEILING = "mma.sync"
 CEILING_FP16 = "mma.sync fp16 accumulate"
+FRAGMENTS = ("ldmatrix+mma.sync 64x64", "ldmatrix+mma.sync 96x64")
 COPY = "copy"
 READ = "read"
 L2 = "l2"
 SHARED = "shared"
 LAUNCH = "launch"
-"""Names of the rows that measure roofs: register-only tensor-core rate with fp32 and with fp16 accumulation, a large
-copy in device memory, reads of it alone, reads that L2 answers, reads of shared memory, and the time of a launch that
-does nothing."""
+"""Names of the rows that measure roofs: register-only tensor-core rate with fp32 and with fp16 accumulation, the same
+with fp32 on operands that ldmatrix loads from shared memory, by warp tile, a large copy in device memory, reads of it
+alone, reads that L2 answers, reads of shared memory, and the time of a launch that does nothing."""
 
 # Throttle reasons under which a clock reading is not the board's free choice.
 _THROTTLED = frozenset(

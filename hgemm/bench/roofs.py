@@ -15,6 +15,7 @@ from hgemm.bench.metrics import (
     CEILING,
     CEILING_FP16,
     COPY,
+    FRAGMENTS,
     L2,
     LAUNCH,
     READ,
@@ -83,6 +84,8 @@ def ceiling_kernel(limit: Limit, device: torch.device) -> CeilingKernel:
         return ceilings.read_ceiling(device)
     if limit.name == SHARED:
         return ceilings.shared_ceiling(device)
+    if limit.name in FRAGMENTS:
+        return ceilings.fragment_ceiling(limit.dtype, device, limit.name.split()[1])
     accumulator = torch.float16 if limit.name == CEILING_FP16 else torch.float32
     return ceilings.mma_ceiling(limit.dtype, device, accumulator)
 
@@ -91,11 +94,16 @@ def names(dtype: str, finished: Sequence[CaseResult]) -> list[str]:
     """The rows of roofs in a case that follows the ``finished`` ones.
 
     What is paired by round is timed in every case: mma.sync, the copy and the reads, of which shares are taken, and the
-    launch of nothing. The others are the run's, and are timed in its first case, or its first in fp16, alone.
+    launch of nothing. The others are the run's, and are timed in its first case, or its first in a dtype, alone.
     """
-    once = [CEILING_FP16, L2, SHARED] if dtype == "fp16" else [L2, SHARED]
-    done = {row.backend for case in finished for row in case.rows if row.role == "roof"}
-    return [CEILING, COPY, READ, LAUNCH, *(name for name in once if name not in done)]
+    of_dtype = [*FRAGMENTS, *([CEILING_FP16] if dtype == "fp16" else [])]
+    done = {(case.dtype, row.backend) for case in finished for row in case.rows if row.role == "roof"}
+    known = {name for _, name in done}
+    return [
+        *(CEILING, COPY, READ, LAUNCH),
+        *(name for name in of_dtype if (dtype, name) not in done),
+        *(name for name in (L2, SHARED) if name not in known),
+    ]
 
 
 def ceiling(limit: Limit, machine: Machine, make: MakeCeiling) -> Yardstick:
@@ -143,6 +151,9 @@ def collect(cases: Iterable[CaseResult]) -> list[Roof]:
         for row, accumulator in ((CEILING, "float32"), (CEILING_FP16, "float16")):
             note = f"mma.sync m16n8k16 on registers, {accumulator} accumulation, no memory traffic"
             roofs.append(_compute(CEILING, _timings(of_dtype, row), dtype, accumulator, note))
+        for name in FRAGMENTS:
+            note = f"mma.sync m16n8k16 on what ldmatrix loads, {name.split()[1]} a warp, no copies to shared memory"
+            roofs.append(_compute(name, _timings(of_dtype, name), dtype, "float32", note))
         roofs.append(_best_cublas(of_dtype))
     copies = _timings(cases, COPY)
     moved = copies[0].bytes_per_call // 2 if copies else 0

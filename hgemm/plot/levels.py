@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hgemm import devices
-from hgemm.bench.metrics import CEILING, COPY, L2, READ
+from hgemm.bench.metrics import CEILING, COPY, FRAGMENTS, L2, READ
 from hgemm.bench.schema import Results, Roof
 
 CUBLAS = "cublas"
@@ -19,7 +19,7 @@ class Level:
     """One roof of the products of one dtype, which accumulate in fp32."""
 
     name: str
-    """``mma.sync``, ``cublas``, ``copy``, ``read`` or ``l2`` as in a results file, or ``vendor``."""
+    """As in a results file, or ``vendor``."""
     kind: Literal["compute", "bandwidth"]
     value: float
     """TFLOPS, or TB/s."""
@@ -39,9 +39,9 @@ def memory_limit(roofs: Mapping[str, float]) -> float | None:
 def levels(results: Results, dtype: str) -> list[Level]:
     """The roofs under which a run's products of ``dtype`` lie, measured ones first.
 
-    The vendor's tensor peak is scaled to the clock at which mma.sync was measured. Left out are the rate with fp16
-    accumulation, which is no roof of products that accumulate in fp32, and the bandwidth of shared memory, whose bytes
-    are not those of an intensity in device memory or L2.
+    The vendor's tensor peak is scaled to the clock at which mma.sync was measured. Of the warp tiles fed by ldmatrix
+    the fastest is there. Left out are the rate with fp16 accumulation, which is no roof of products that accumulate in
+    fp32, and the bandwidth of shared memory, whose bytes are not those of an intensity in device memory or L2.
     """
     roofs = {roof.name: roof for roof in results.roofs if roof.dtype in (dtype, None) and roof.accumulator != "float16"}
     memory = roofs[COPY].value / 1000 if COPY in roofs else None
@@ -49,7 +49,8 @@ def levels(results: Results, dtype: str) -> list[Level]:
     quoted = device.bandwidth_gbs / 1000 if device else None
 
     found = []
-    for name, words in ((CEILING, "mma.sync on registers"), (CUBLAS, "best cuBLAS")):
+    fed = sorted((name for name in FRAGMENTS if name in roofs), key=lambda name: roofs[name].value)[-1:]
+    for name, words in ((CEILING, "mma.sync on registers"), *zip(fed, fed, strict=True), (CUBLAS, "best cuBLAS")):
         if roof := roofs.get(name):
             text = f"{words}, {roof.value:.3g} TFLOPS{_clock(roof)}"
             found.append(Level(name, "compute", roof.value, text, True, _ridge(roof.value, memory or quoted)))

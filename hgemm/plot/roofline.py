@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from hgemm import devices
-from hgemm.bench.metrics import CEILING, timed_rows
+from hgemm.bench.metrics import timed_rows
 from hgemm.bench.schema import CaseResult, Results
 from hgemm.plot import style
 from hgemm.plot.curves import (
@@ -100,8 +100,8 @@ def _curve_remark(cases: Sequence[CaseResult], entrants: Sequence[Entrant], x: S
 
 
 def _remarks(results: Results, lines: Sequence[Level]) -> list[str]:
-    names = {CEILING: CEILING, CUBLAS: "best cuBLAS", VENDOR: "NVIDIA"}
-    ridges = [f"{names[line.name]} {line.ridge:.0f}" for line in lines if line.ridge]
+    names = {CUBLAS: "best cuBLAS", VENDOR: "NVIDIA"}
+    ridges = [f"{names.get(line.name, line.name)} {line.ridge:.0f}" for line in lines if line.ridge]
     solid = "Solid: measured in the same run."
     if ridges:
         solid += f" Ridges: {', '.join(ridges)} FLOP / byte."
