@@ -62,7 +62,8 @@ STAGES :=
 gpu: $(TEST_INSTALLED)
 	$(PYTHON) tests/on_gpu.py build/gpu $(STAGES)
 
-# What depends on the Triton: what it compiles, launches and interprets, not what is asked of every shape and both types.
+# What depends on the Triton: what it compiles, launches and interprets, not what is asked of every shape and both types;
+# and each kind of kernel, layout and target, but not each with every other.
 # PyTorch insists on one Triton, so another goes into a folder of its own, ahead on the path.
 newest-triton: TRITON := triton
 oldest-triton: TRITON := triton==3.6.*

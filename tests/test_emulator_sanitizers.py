@@ -11,7 +11,7 @@ from hgemm.cuda_kernels.compilation import FOLDER
 from hgemm.cuda_kernels.emulator.build import FLAGS
 
 DRIVER = Path(__file__).parent / "emulator_driver.cpp"
-SANITIZE = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+SANITIZE = ("-O0", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 LIMIT = 240  # seconds
 
 

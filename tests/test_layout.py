@@ -1,7 +1,7 @@
 """The swizzle and the raster order that the compiled kernels use, called through the C interface of a real unit.
 
 The libraries are built by nvcc and their exported functions run on the host, so no GPU is needed. Every unit exports
-the same; this one compiles in the least time, and test_build has it built as well.
+the same functions, and those of this family compile in the least time.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from hgemm.triton_kernels.specialized_configs import is_specialized
 
 __all__ = ["c_function", "compilations", "hopper"]  # fixtures
 WHOLE, SPLIT = "16x64x128_s5_w16x16", "16x64x128_s5_w16x16_split4"
+DIFFERENT = (WHOLE, SPLIT, "16x32x256_s5_w16x8", "128x128x64_s4_w64x32")
 PLAIN = [
     (family, entry.config.name)
     for family in (TMA,)
@@ -38,7 +39,15 @@ def named(value: object) -> str:
     return value.name if isinstance(value, Family) else str(value)
 
 
-@pytest.mark.parametrize(("family", "config"), PLAIN, ids=named)
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        # With another Triton the four of the next test, which are different kernels.
+        pytest.param(family, config, marks=[] if config in DIFFERENT else [pytest.mark.one_triton])
+        for family, config in PLAIN
+    ],
+    ids=named,
+)
 def test_programs_that_make_none_need_the_same_shared_memory(family: Family, config: str) -> None:
     on_host, own = (
         compile_ahead(family, config, torch.bfloat16, 90, layout="tt", on_host=here) for here in (True, False)
@@ -50,10 +59,10 @@ def test_programs_that_make_none_need_the_same_shared_memory(family: Family, con
     assert not on_host.spill_loads or "LDL" not in loop_of(on_host)
 
 
-# Every pair of a configuration, a target and a layout.
+# Every pair of a configuration, a target and a layout; with another Triton each of them once or twice.
 FORMS = [
-    (config, target, layout)
-    for row, config in enumerate([WHOLE, SPLIT, "16x32x256_s5_w16x8", "128x128x64_s4_w64x32"])
+    pytest.param(config, target, layout, marks=[] if row in (column, 3 - column) else [pytest.mark.one_triton])
+    for row, config in enumerate(DIFFERENT)
     for column, layout in enumerate(LAYOUTS)
     for target in [(90, 120)[(row + column) % 2]]
 ]

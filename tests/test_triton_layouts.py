@@ -22,6 +22,12 @@ from hgemm.triton_kernels.configs import MMA_SYNC, POINTER, TMA, Family
 BY_TMA = ("dense", "padded")
 FITS = [(POINTER, form) for form in FORMS] + [(TMA, form) for form in BY_TMA]
 OUT_FORMS = ("n dense", "n padded", "t dense", "t padded")
+# Every pair of a target and a layout; with another Triton every layout, the targets in turn.
+TARGETS_AND_LAYOUTS = [
+    pytest.param(target, layout, marks=[] if (row + column) % 2 == 0 else [pytest.mark.one_triton])
+    for column, layout in enumerate(LAYOUTS)
+    for row, target in enumerate((90, 120))
+]
 
 
 @pytest.fixture
@@ -118,8 +124,7 @@ def compiled(family: Family, config: str, layout: str, target: int, batched: boo
     return made
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("target", [90, 120])
+@pytest.mark.parametrize(("target", "layout"), TARGETS_AND_LAYOUTS)
 def test_every_layout_is_loaded_by_tma(own_cache: None, target: int, layout: str) -> None:
     made = compiled(TMA, "128x128x64_s3_w64x32", layout, target, batched=layout == "nt")
     assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
@@ -128,8 +133,14 @@ def test_every_layout_is_loaded_by_tma(own_cache: None, target: int, layout: str
         assert made.registers <= 96
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("config", [entry.config.name for entry in MMA_SYNC.configs])
+@pytest.mark.parametrize(
+    ("config", "layout"),
+    [
+        pytest.param(entry.config.name, layout, marks=[] if row == column else [pytest.mark.one_triton])
+        for row, entry in enumerate(MMA_SYNC.configs)
+        for column, layout in enumerate(LAYOUTS)
+    ],
+)
 def test_mma_sync_on_sm_90_reads_every_layout_without_spills(own_cache: None, config: str, layout: str) -> None:
     made = compiled(MMA_SYNC, config, layout, 90, batched=False)
     assert re.search(r"cp\.async\.bulk\.tensor\.2d\.shared::\w+\.global", made.ptx)
@@ -157,15 +168,14 @@ def test_two_column_major_operands_have_barriers_of_their_own(own_cache: None, s
     compiled(TMA, f"128x128x32_s{stages}_w64x32", "tt", target, batched=True)
 
 
-@pytest.mark.parametrize("layout", ["nt", "tn", "tt"])
-@pytest.mark.parametrize("target", [90, 120])
+# "nn" is what test_triton_ahead_of_time compiles.
+@pytest.mark.parametrize(("target", "layout"), [case for case in TARGETS_AND_LAYOUTS if case.values[1] != "nn"])
 def test_few_rows_are_multiplied_in_every_layout_without_spills(own_cache: None, target: int, layout: str) -> None:
     for config in ("16x32x256_s5_w16x8", "16x64x128_s5_w16x16_split4", "32x128x128_s3_w32x32"):
         compiled(TMA, config, layout, target, batched=layout == "tt")
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("target", [90, 120])
+@pytest.mark.parametrize(("target", "layout"), TARGETS_AND_LAYOUTS)
 def test_every_layout_is_copied_16_bytes_at_a_time(own_cache: None, target: int, layout: str) -> None:
     made = compiled(POINTER, "128x128x32_s3_w64x32", layout, target, batched=layout == "nt")
     copies = re.findall(r"cp\.async\.(c[ag])\.shared\.global\s*\[[^]]*\]\s*,\s*\[[^]]*\]\s*,\s*(\w+)", made.ptx)

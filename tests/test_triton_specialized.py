@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,15 @@ SMALLEST = "64x128x128_s4_w64x32_specialized_tail"
 THREE = "192x128x64_s4_w64x32_specialized_tail"
 WIDE = "64x96x128_s5_w32x16_specialized"  # three side by side
 SQUARE = "192x192x64_s4_w64x48_specialized_tail"  # each with two tensors of sums
+# With another Triton: one warpgroup and two, below each other and side by side, three, a shared last wave and none.
+KINDS = (LARGEST, LARGEST.removesuffix("_tail"), SMALLEST, "64x256x64_s5_w64x64_specialized_tail", THREE, WIDE, SQUARE)
+
+
+def with_any_triton(config: str, *more: str) -> Any:
+    return pytest.param(config, *more, marks=[] if config in KINDS else [pytest.mark.one_triton])
+
+
+EVERY = [with_any_triton(config) for config in ALONE]
 EVENT = {
     "W": r"mbarrier\.try_wait\.parity",
     "m": r"wgmma\.mma_async",
@@ -71,7 +81,7 @@ def loops(ptx: str) -> list[str]:
     return [events(body) for _, body in bodies]
 
 
-@pytest.mark.parametrize("config", ALONE)
+@pytest.mark.parametrize("config", EVERY)
 def test_a_configuration_is_specialised_and_fits(config: str) -> None:
     code, parsed = made(config), Config.parse(config)
     assert "setmaxnreg.dec.sync.aligned.u32" in code.ptx
@@ -88,7 +98,7 @@ def test_a_configuration_is_specialised_and_fits(config: str) -> None:
     assert not re.search(r"\bHMMA", code.sass)
 
 
-@pytest.mark.parametrize("config", ALONE)
+@pytest.mark.parametrize("config", EVERY)
 def test_a_stage_is_given_back_when_its_product_is_done_and_refilled_when_all_gave_it_back(config: str) -> None:
     options = specialized_options(config)
     code = made(config)
@@ -136,7 +146,7 @@ def run_blocks(config: str, ptx: str, seed: int, layout: str = "nt") -> Iterator
 OTHERS = [(THREE, "tn"), (WIDE, "nn"), (SQUARE, "nn"), (SQUARE, "tn"), (SQUARE, "tt")]
 
 
-@pytest.mark.parametrize(("config", "layout"), [*((config, "nt") for config in ALONE), *OTHERS])
+@pytest.mark.parametrize(("config", "layout"), [*(with_any_triton(config, "nt") for config in ALONE), *OTHERS])
 def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: str, layout: str) -> None:
     options = specialized_options(config)
     tile_m, tile_n, step = options["BLOCK_M"], options["BLOCK_N"], options["BLOCK_K"]
@@ -219,7 +229,7 @@ def test_a_ring_out_of_step_is_found(config: str, pattern: str, replacement: str
             list(run_blocks(config, ptx, seed))
 
 
-@pytest.mark.parametrize("config", ALONE)
+@pytest.mark.parametrize("config", EVERY)
 def test_c_leaves_in_pieces_by_tma_and_parts_by_stores(config: str) -> None:
     options = specialized_options(config)
     text = events(made(config).ptx)
@@ -236,9 +246,17 @@ def test_c_leaves_in_pieces_by_tma_and_parts_by_stores(config: str) -> None:
     assert set(re.findall(r"st\.global\.(\S+)", made(config).ptx)) <= {"v2.b32"}
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
-    ("config", "dtype"), [(SMALLEST, FP16), *((config, BF16) for config in (LARGEST, THREE, WIDE, SQUARE))], ids=str
+    ("config", "dtype", "layout"),
+    [
+        # With another Triton each configuration in two layouts, and each layout twice.
+        pytest.param(config, dtype, layout, marks=[] if (row + column) % 4 in (0, 3) else [pytest.mark.one_triton])
+        for row, (config, dtype) in enumerate(
+            [(SMALLEST, FP16), *((config, BF16) for config in (LARGEST, THREE, WIDE, SQUARE))]
+        )
+        for column, layout in enumerate(LAYOUTS)
+    ],
+    ids=str,
 )
 def test_every_layout_and_type_is_multiplied_from_shared_memory(config: str, dtype: torch.dtype, layout: str) -> None:
     code = made(config, dtype, layout)
@@ -272,7 +290,7 @@ def test_warpgroups_share_a_tile_evenly(config: str) -> None:
         assert c == (rows, min(64, columns))
 
 
-@pytest.mark.parametrize("config", [name for name in ALONE if name.endswith("_tail")])
+@pytest.mark.parametrize("config", [case for case in EVERY if str(case.values[0]).endswith("_tail")])
 def test_parts_are_added_16_bytes_a_thread(config: str) -> None:
     options = specialized_options(config)
     columns = {192: 64}.get(options["BLOCK_N"], options["BLOCK_N"])

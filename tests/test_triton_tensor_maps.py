@@ -65,7 +65,16 @@ def various() -> Iterator[tuple[torch.Tensor, ...]]:
     yield operands(128, 256, 64, torch.bfloat16)  # one tile
 
 
-@pytest.mark.parametrize("config", [LARGEST, PLAIN, "64x128x128_s4_w64x32_specialized_tail"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        LARGEST,
+        *(
+            pytest.param(config, marks=pytest.mark.one_triton)
+            for config in (PLAIN, "64x128x128_s4_w64x32_specialized_tail")
+        ),
+    ],
+)
 def test_triton_calls_its_c_functions_with_the_same(config: str, compilations: list[str]) -> None:  # noqa: F811
     for tensors in various():
         before = len(compilations)
