@@ -11,7 +11,7 @@ import numpy
 import pytest
 import torch
 import triton
-from test_triton_ahead_of_time import hold_their_registers, loop_of
+from test_triton_ahead_of_time import OLDEST, hold_their_registers, loop_of
 from test_triton_bound import CALLS, ENCODED, SCRATCH, arguments_of, by_tensor_and_by_address, c_function
 from test_triton_launcher import RECORD, compilations, hopper, operands
 
@@ -76,7 +76,7 @@ def test_no_program_makes_descriptors_whatever_the_layout(config: str, target: i
     assert (made.scratch_bytes, own.scratch_bytes > 0) == (0, True)
     assert not re.search(r"tensormap|fence\.proxy\.tensormap|\bmembar", made.ptx)
     assert made.shared_bytes == own.shared_bytes
-    assert made.registers <= own.registers + 8
+    assert made.registers <= own.registers + (10 if OLDEST else 8)
     assert len(made.ptx) < len(own.ptx)
 
 
