@@ -226,8 +226,10 @@ def _multiply(
             for index in gl.static_range(tensors):
                 _leave(tile_sums[index], part, row, column + work.FIRSTS[index], work.BLOCK_N)
         else:
+            width: gl.constexpr = c_matrix.block_shape[1]
             for index in gl.static_range(tensors):
-                _store(tile_sums[index], c_ring, c_matrix, m + row, n + column, GROUP, work.FIRSTS[index], C_BUFFERS)
+                x = n + column + work.FIRSTS[index]
+                _store(tile_sums[index], c_ring, c_matrix, m + row, x, GROUP, work.FIRSTS[index] // width, C_BUFFERS)
     tma.store_wait(0)
     if work.BLOCKS > 1:
         clusters.meet()
@@ -281,18 +283,18 @@ def _leave(tile_sums, part, row, column, BLOCK_N: gl.constexpr):
 
 
 @gluon.jit
-def _store(tile_sums, c_ring, c_matrix, m, n, GROUP: gl.constexpr, FIRST: gl.constexpr, C_BUFFERS: gl.constexpr):
-    """Rounds the columns from ``FIRST`` on of a warpgroup's tile at (m, n) and stores them, halved until they are as
-    wide as a buffer: the tile's first piece in a warpgroup's first buffer, and so on in turn."""
+def _store(tile_sums, c_ring, c_matrix, m, n, GROUP: gl.constexpr, FIRST_PIECE: gl.constexpr, C_BUFFERS: gl.constexpr):
+    """Rounds a tile and stores it at (m, n), halved until it is as wide as a buffer: the first piece in a warpgroup's
+    first buffer, and so on in turn."""
     columns: gl.constexpr = c_matrix.block_shape[1]
     if tile_sums.shape[1] == columns:
-        buffer = c_ring.index(GROUP * C_BUFFERS + FIRST // columns % C_BUFFERS)
+        buffer = c_ring.index(GROUP * C_BUFFERS + FIRST_PIECE % C_BUFFERS)
         tma.store_wait(C_BUFFERS - 1)  # the store before from this buffer has read it
         buffer.store(tile_sums.to(c_matrix.dtype))
         fence_async_shared()  # what was written is seen by TMA
-        async_store(c_matrix, [m, n + FIRST], buffer)
+        async_store(c_matrix, [m, n], buffer)
     else:
         half: gl.constexpr = tile_sums.shape[1] // 2
         left, right = tile_sums.reshape([tile_sums.shape[0], 2, half]).permute(0, 2, 1).split()
-        _store(left, c_ring, c_matrix, m, n, GROUP, FIRST, C_BUFFERS)
-        _store(right, c_ring, c_matrix, m, n, GROUP, FIRST + half, C_BUFFERS)
+        _store(left, c_ring, c_matrix, m, n, GROUP, FIRST_PIECE, C_BUFFERS)
+        _store(right, c_ring, c_matrix, m, n + half, GROUP, FIRST_PIECE + half // columns, C_BUFFERS)
