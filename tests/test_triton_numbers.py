@@ -16,8 +16,7 @@ from hgemm.triton_kernels.configs import TMA
 from hgemm.triton_kernels.specialized_configs import specialized_options
 
 SQUARE = "192x192x64_s4_w64x48_specialized_tail"
-CLUSTER = "192x192x64_s4_w64x48_multicast-b_specialized"
-THREE_BUFFERS = "192x192x64_s3_w64x48_specialized"
+CLUSTER = "128x256x64_s4_w64x64_multicast-b_specialized"
 TALL = "192x128x64_s4_w64x32_specialized_tail"
 
 
@@ -54,7 +53,6 @@ def computed(config: str, layout: str, dtype: torch.dtype, ptx: str) -> tuple[to
     ("config", "layout", "dtype"),
     [
         *((SQUARE, layout, torch.bfloat16) for layout in LAYOUTS),
-        (THREE_BUFFERS, "nn", torch.float16),
         (CLUSTER, "nn", torch.bfloat16),
         (TALL, "tn", torch.float16),
     ],
