@@ -114,8 +114,9 @@ FEW_ROWS = (
     _tma("16x64x128_s5_w16x16", 2),
     # 3 x ((16 + 64) x 256 + 8) bytes: three blocks, one on sm_120. Two rows of tiles are read by twice the blocks.
     _tma("16x64x128_s3_w16x16", 3),
-    # Two blocks, one on sm_120.
+    # Two blocks and three, one on sm_120.
     _tma("16x64x128_s4_w16x16_split2", 2),
+    _tma("16x64x128_s3_w16x16_split2", 3),
     # 4 x ((32 + 64) x 256 + 8) bytes: two blocks, one on sm_120.
     _tma("32x64x128_s4_w32x16", 2),
     _tma("32x64x128_s4_w32x16_split2", 2),
