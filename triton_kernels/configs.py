@@ -192,6 +192,8 @@ MMA_SYNC = Family(
         _entry("128x256x64_s3_w64x64", (90,), sm_90=98_320),
         # 126. Three buffers, the twin of cuda_tma's 128x128x64_s3_w64x32; two blocks a multiprocessor.
         _entry("128x128x64_s4_w64x32", (90,), sm_90=98_328),
+        # 228. The same with four warps of 64x64, the twin of cuda_tma's 128x128x64_s3_w64x64.
+        _entry("128x128x64_s4_w64x64", (90,), sm_90=98_328),
         # 121. Three buffers, the twin of cuda_tma's 128x128x32_s3_w64x32; two blocks a multiprocessor.
         _entry("128x128x32_s4_w64x32", (90,), sm_90=49_176),
     ),
