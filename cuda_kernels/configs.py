@@ -96,8 +96,8 @@ def _tma(name: str, blocks_per_multiprocessor: int, staged_rows: int | None = No
 # multiprocessor of an H200 needs 29 to 36 KB of them at all times (4.8 TB/s by 0.8 to 1 us, over 132), one of an RTX
 # 5090 8 KB (1.79 TB/s by 0.8 us, over 170). A block has STAGES - 1 stages on their way while it multiplies one; several
 # blocks a multiprocessor keep on reading while one begins or ends, and then the last, partly filled wave costs nothing
-# as long as its blocks alone have enough on their way. A longer tile along K reads more consecutive bytes of each row of
-# B^T, which memory delivers a little faster.
+# as long as its blocks alone have enough on their way. A longer tile along K reads more consecutive bytes of each row
+# of B^T, which memory delivers a little faster.
 FEW_ROWS = (
     # 7 x ((16 + 64) x 128 + 8) bytes: three blocks in 233,472 of Hopper, 180 KB on their way; one on sm_120, 60 KB.
     _tma("16x64x64_s7_w16x16", 3),

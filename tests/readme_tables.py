@@ -70,12 +70,27 @@ QUESTIONS = (
 )
 
 
+# Of what was counted, the kernels in which a step shows.
+COUNTED = (
+    "torch",
+    "cuda_cp_async:128x128x32_s3_w64x32_noswizzle",
+    "cuda_cp_async:128x128x32_s3_w64x32",
+    "cuda_tma:128x128x32_s3_w64x32",
+    "cuda_tma:128x256x64_s2_w64x64",
+    "cuda_tma:256x128x64_s4_w64x64_rotate_persistent",
+    "cuda_tma:256x128x64_s3_w64x64_producer_persistent_store-tma",
+    "triton:128x256x64_s4_w64x64_specialized",
+)
+
+
+def cases_of(results: Results, size: int, dtype: str) -> list[CaseResult]:
+    wanted = (size, size, size, dtype, 1, "nn")
+    return [case for case in results.cases if (case.M, case.N, case.K, case.dtype, case.batch, case.layout) == wanted]
+
+
 def case_of(results: Results, size: int, dtype: str) -> CaseResult:
-    return next(
-        case
-        for case in results.cases
-        if (case.M, case.N, case.K, case.dtype, case.batch, case.layout) == (size, size, size, dtype, 1, "nn")
-    )
+    (case,) = cases_of(results, size, dtype)
+    return case
 
 
 def contestants(case: CaseResult) -> str:
@@ -104,16 +119,16 @@ def contestants(case: CaseResult) -> str:
     return "\n".join(lines)
 
 
-def questions(results: Results) -> str:
-    """What one idea is worth, by size."""
+def questions(*runs: Results) -> str:
+    """What one idea is worth, by size: from the first of the runs that has both rows, none if no run has."""
     lines = heading("what it is worth", [f"{size}³" for size in SIZES])
     for words, better, worse in QUESTIONS:
         ratios = []
         for size in SIZES:
-            case = case_of(results, size, TABLE_CASE[1])
-            ratio = relative(named(case, better), named(case, worse))
-            assert ratio is not None
-            ratios.append(f"{ratio.median:.2f}")
+            cases = [case for run in runs for case in cases_of(run, size, TABLE_CASE[1])]
+            pairs = [(named(case, better), named(case, worse)) for case in cases]
+            ratio = next((relative(first, second) for first, second in pairs if first and second), None)
+            ratios.append(f"{ratio.median:.2f}" if ratio else "")
         lines.append(f"| {words} | {' | '.join(ratios)} |")
     return "\n".join(lines)
 
@@ -122,9 +137,9 @@ def heading(first: str, others: list[str]) -> list[str]:
     return [f"| {first} | {' | '.join(others)} |", "| --- |" + " --: |" * len(others)]
 
 
-def named(case: CaseResult, name: str) -> Row:
+def named(case: CaseResult, name: str) -> Row | None:
     rows = [row for row in timed_rows(case) if name in (label(row), row.backend)]
-    return max(rows, key=lambda row: speed(row).median)
+    return max(rows, key=lambda row: speed(row).median, default=None)
 
 
 def projections(results: Results) -> str:
@@ -137,9 +152,9 @@ def projections(results: Results) -> str:
         cells = []
         for M in rows_of_c:
             ratios = [
-                relative(named(case, name), find_row(case, "torch"))
+                relative(row, find_row(case, "torch"))
                 for case in cases
-                if case.M == M and any(row.backend == name for row in timed_rows(case))
+                if case.M == M and (row := named(case, name)) is not None
             ]
             known = [ratio.median for ratio in ratios if ratio is not None]
             cells.append(f"{statistics.geometric_mean(known):.2f}" if known else "")
@@ -187,14 +202,15 @@ def counters_table() -> str:
     profile = json.loads(path.read_text())
     for entry in profile["contestants"]:
         counted = entry["counted"]
-        if counted is None:
+        name = f"{entry['backend']}{':' + entry['config'] if entry['config'] else ''}"
+        if counted is None or name not in COUNTED:
             continue
         values = counted["values"]
         ratio = next((kind["ratio"] for kind in counted["shared"] if kind["kind"] == "ldmatrix"), None)
         l2 = values.get("L2")
         stall = counted["stalls"][0] if counted["stalls"] else None
         cells = [
-            f"`{entry['backend']}{':' + entry['config'] if entry['config'] else ''}`",
+            f"`{name}`",
             percent(values.get("tensor pipe")),
             percent(values.get("shared pipe")),
             f"{ratio:.2f}" if ratio else "",
@@ -266,7 +282,7 @@ def tables() -> dict[str, str]:
     techniques = read(RESULTS / "h200-techniques.json")
     return {
         "contestants": contestants(case_of(techniques, *TABLE_CASE)),
-        "questions": questions(techniques),
+        "questions": questions(techniques, read(RESULTS / "ladder" / "h200-ladder.json")),
         "ladder": ladder_table(),
         "counters": counters_table(),
         "projections": projections(read(RESULTS / "h200-llm.json")),
