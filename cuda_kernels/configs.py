@@ -103,7 +103,8 @@ FEW_ROWS = (
     _tma("16x64x64_s7_w16x16", 3),
     # 4 x ((16 + 64) x 256 + 8) bytes: half the barriers, and 256 consecutive bytes of each row of B^T. Two blocks.
     _tma("16x64x128_s4_w16x16", 2),
-    # 3 x ((16 + 64) x 256 + 8) bytes: three blocks, one on sm_120. Two rows of tiles are read by twice the blocks.
+    # 3 x ((16 + 64) x 256 + 8) bytes: three blocks, one on sm_120. For 17 to 32 rows too: the two tiles of
+    # a column read B at the same time, and twice the blocks share the work more evenly.
     _tma("16x64x128_s3_w16x16", 3),
     # 5 x ((16 + 64) x 256 + 8) bytes: Hopper only, two blocks. A block that is alone has 64 KB of B on their way.
     _tma("16x64x128_s5_w16x16", 2),

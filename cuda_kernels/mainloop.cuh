@@ -27,13 +27,14 @@ struct LaneOffset {
   }
 };
 
-// The addresses that a lane names to ldmatrix, from LaneOffset on. They differ by a turn of the swizzle, of which a row
-// has up to four, and by a distance, which the instruction adds by itself.
+// The addresses that a lane names to ldmatrix, from LaneOffset on, for `Extent` rows of A or columns of B. They differ
+// by a turn of the swizzle, of which a row has up to four, and by a distance, which the instruction adds by itself.
 //
 // With a register for each turn no address takes an instruction: the tile's is added by ldmatrix too, since it is the
-// same for all lanes. What is not computed draws no power, of which the clock depends. The compiler would rather turn
-// anew for every ldmatrix than keep the registers; a shuffle hides from it what they hold.
-template <class Tile, bool RegisterEach>
+// same for all lanes, and may be added behind a turn, since it is a multiple of the swizzle's pattern. The compiler
+// would rather turn anew for every ldmatrix than keep the registers; a shuffle, for which the whole warp comes here,
+// each thread with its own `lane`, hides from it what they hold.
+template <class Tile, int Extent, bool RegisterEach>
 struct LaneAddresses {
   static constexpr uint32_t TURN = 16 * ELEMENT_BYTES;
   static constexpr int TURNS = RegisterEach ? Tile::BOX_COLUMNS / 16 : 1;
@@ -47,8 +48,12 @@ struct LaneAddresses {
   }
 
   HGEMM_MEMBER uint32_t address(uint32_t tile, int outer, int k) const {
-    if constexpr (!RegisterEach) return moved<Tile>(tile + turned[0], outer, k);
-    return tile + turned[Tile::turn(outer, k) / TURN] + Tile::distance(outer, k);
+    if constexpr (RegisterEach) return tile + turned[Tile::turn(outer, k) / TURN] + Tile::distance(outer, k);
+    // Of an extent of 64 with four turns along it, these would be worked out ahead of the loop over K and kept after
+    // all, if each were not turned last.
+    if constexpr (!Tile::K_CONTIGUOUS && Extent > 32)
+      return (tile + turned[0] + Tile::distance(outer, k)) ^ Tile::turn(outer, k);
+    return moved<Tile>(tile + turned[0], outer, k);
   }
 };
 
@@ -72,12 +77,13 @@ struct WarpAccumulators {
   static constexpr int ROW_FRAGMENTS = Config::WARP_M / 16;    // 16x16 of A, one ldmatrix each
   static constexpr int COLUMN_FRAGMENTS = Config::WARP_N / 8;  // 16x8 of B, two by one ldmatrix
   static constexpr int K_STEPS = Config::TILE_K / 16;
-  // Two blocks of 64x32 warp tiles leave no registers, nor do the accumulators of 96x64.
+  // Two blocks of 64x32 warp tiles leave no registers, nor do the accumulators of 96x64. Of few rows memory is waited
+  // for.
   static constexpr bool REGISTER_EACH_TURN = Config::WARP_M * Config::WARP_N == 64 * 64;
 
   float accumulators[ROW_FRAGMENTS][COLUMN_FRAGMENTS][4];
-  LaneAddresses<A, REGISTER_EACH_TURN> a_lane;
-  LaneAddresses<B, REGISTER_EACH_TURN> b_lane;
+  LaneAddresses<A, Config::WARP_M, REGISTER_EACH_TURN> a_lane;
+  LaneAddresses<B, Config::WARP_N, REGISTER_EACH_TURN> b_lane;
 
   HGEMM_MEMBER WarpAccumulators(int warp, int lane)
       : a_lane(LaneOffset<Config>::a(warp, lane), lane), b_lane(LaneOffset<Config>::b(warp, lane), lane) {

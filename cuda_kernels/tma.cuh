@@ -82,8 +82,9 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
   if (cut) work = tail.first(sharer);
   BlockTile tile = block_tile<Config>(work.number, c.M, c.N);
 
-  // Of few rows all blocks run at once, in step. Each column of tiles begins elsewhere in K and goes round: so they do
-  // not all want the same lines of A, nor such lines of B as lie a multiple of its row's bytes apart.
+  // Of few rows all blocks run at once, in step. Each column of tiles begins elsewhere in K and goes round, five tiles
+  // of K from the one before: so they do not all want the same lines of A, nor such lines of B as lie a multiple of its
+  // row's bytes apart. (Where the tiles are a multiple of five, a fifth of them are beginnings.)
   int first_k_tile = 0;
   if (few_rows<Config> && work.count > 0) first_k_tile = tile.column / Config::TILE_N * 5 % work.count;
 

@@ -116,7 +116,7 @@ def _add(known: dict[str, float], earlier: dict[str, float]) -> None:
 
 
 def _quickest(backend: str, of_torch: dict[str, float]) -> dict[str, Any]:
-    config = min(of_torch, key=lambda name: of_torch[name])
+    config = min(of_torch, key=lambda name: (of_torch[name], name))
     return {"backend": backend, "config": config, "of_torch": round(of_torch[config], 4)}
 
 

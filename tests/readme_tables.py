@@ -128,6 +128,7 @@ def questions(*runs: Results) -> str:
             cases = [case for run in runs for case in cases_of(run, size, TABLE_CASE[1])]
             pairs = [(named(case, better), named(case, worse)) for case in cases]
             ratio = next((relative(first, second) for first, second in pairs if first and second), None)
+            assert ratio or size not in ladder.SIZES, (better, worse)
             ratios.append(f"{ratio.median:.2f}" if ratio else "")
         lines.append(f"| {words} | {' | '.join(ratios)} |")
     return "\n".join(lines)

@@ -39,9 +39,9 @@ def product(a, b, config, schedule="lazy", clusters=2):
 @pytest.mark.parametrize(
     ("layout", "dtype", "tail"),
     [
-        (layout, dtype, TAILS[(row + column) % len(TAILS)])
-        for row, layout in enumerate(LAYOUTS)
-        for column, dtype in enumerate(DTYPES)
+        (layout, dtype, TAILS[(layout.count("t") + number) % len(TAILS)])
+        for layout in LAYOUTS
+        for number, dtype in enumerate(DTYPES)
     ],
     ids=str,
 )

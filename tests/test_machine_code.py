@@ -48,9 +48,9 @@ def machine_code(unit: Unit, arch: str) -> dict[str, str]:
 
 
 def has_room(name: str, arch: str) -> bool:
-    """Whether it may run there. What is sent to all blocks of a cluster needs more shared memory than sm_120 has, and
-    its code there is bad: a call for every copy, which tests whose memory it goes to, and spills around the call."""
-    return arch != "120f" or Config.parse(name).cluster == 1
+    """Whether it may run there. Of what needs more shared memory than sm_120 has the code there does not matter, and
+    may be bad: of clusters it has a call for every copy, and spills around the call."""
+    return arch != "120f" or any(k.geforce for family in FAMILIES.values() for k in family.configs if k.name == name)
 
 
 def test_every_pair_of_type_layout_and_architecture_is_compiled() -> None:

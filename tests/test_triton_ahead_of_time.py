@@ -272,7 +272,7 @@ def test_a_step_of_mma_sync_has_several_barriers_for_the_same_products_and_loads
     assert loop["HMMA"] == k_steps * (tile.warp_m // 16) * (tile.warp_n // 8)  # m16n8k16
     assert loop["LDSM"] == k_steps * (tile.warp_m // 16 + tile.warp_n // 16)  # four 8x8 matrices each
     assert loop["UTMALDG"] == 2
-    assert loop["BAR"] > 1
+    assert loop["BAR"] == 3 if triton.__version__.startswith("3.7.") else loop["BAR"] > 1
 
 
 # With another Triton the one that the table is held to.

@@ -142,8 +142,8 @@ def _kernels(family: str, capability: tuple[int, int]) -> tuple[Kernel, ...]:
 
 def _resident(family: str, config: Config, capability: tuple[int, int]) -> int:
     """Programs that a multiprocessor has registers for. They hold the sums, some 30 more and, unless wgmma reads them
-    in shared memory, fragments of the operands: at most about a quarter more than configs.py says of those that have
-    many."""
+    in shared memory, fragments of the operands: an estimate on the safe side, by a third or more where Triton reads the
+    fragments piece by piece."""
     if "persistent" in config.flags or FLAG in config.flags:
         return 1
     registers = config.warp_m * config.warp_n // THREADS_PER_WARP + 30

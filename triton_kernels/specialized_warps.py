@@ -104,7 +104,9 @@ class Work:
 
     @gluon.jit
     def b_tile(self, stage, RING: gl.constexpr, FIRST: gl.constexpr, WIDTH: gl.constexpr):
-        """Columns of a stage of a ring of B: of one copy, or those of all, which lie there as one of so many would."""
+        """``WIDTH`` columns of a stage of a ring of B, from ``FIRST`` of that ring on. If a copy has fewer: the copies
+        of a stage lie one behind the other as the parts of one wide tile do, so the ring is read as one of wide tiles.
+        """
         ring = self.b_rings[RING]
         if WIDTH > self.B_COLUMNS:
             tile: gl.constexpr = [self.BLOCK_K, WIDTH] if self.B_LAYOUT == "n" else [WIDTH, self.BLOCK_K]

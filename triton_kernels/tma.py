@@ -178,18 +178,14 @@ def _product(
 ):
     """The fp32 tile of ``A B`` whose first element is (m, n), summed over ``steps`` steps of K from ``first`` on.
 
-    Of few rows all programs run at once, in step. Each column of tiles begins elsewhere in K and goes round: so they do
-    not all want the same lines of A, nor such lines of B as lie a multiple of its row's bytes apart.
+    Of few rows each column of tiles begins elsewhere in K and goes round: see ``cuda_kernels/tma.cuh``.
 
     Tiles are copied in the order of their loads here. For mma.sync they are read into registers where they are first
     used: a transposed one as such, then A, then B; and Triton puts a barrier of all threads before it reads the tile
     whose copy began last. Where that is the one read first, all reads follow the barrier and mix with the products;
-    else the fragments of a whole tile wait in registers for the barrier, and no product can begin.
-    """
+    else the fragments of a whole tile wait in registers for it, and no product can begin."""
     accumulator = tl.full((BLOCK_M, BLOCK_N), 0, tl.float32)
-    turn = 0
-    if BLOCK_M < 64:
-        turn = n // BLOCK_N * 5 % tl.maximum(steps, 1)
+    turn = n // BLOCK_N * 5 % tl.maximum(steps, 1) if BLOCK_M < 64 else 0
     for step in range(first, first + steps):
         if BLOCK_M < 64:
             step += turn

@@ -49,8 +49,8 @@ def levels(results: Results, dtype: str) -> list[Level]:
     quoted = device.bandwidth_gbs / 1000 if device else None
 
     found = []
-    fed = sorted((name for name in FRAGMENTS if name in roofs), key=lambda name: roofs[name].value)[-1:]
-    for name, words in ((CEILING, "mma.sync on registers"), *zip(fed, fed, strict=True), (CUBLAS, "best cuBLAS")):
+    fed = max((name for name in FRAGMENTS if name in roofs), key=lambda name: roofs[name].value, default=FRAGMENTS[0])
+    for name, words in ((CEILING, "mma.sync on registers"), (fed, fed), (CUBLAS, "best cuBLAS")):
         if roof := roofs.get(name):
             text = f"{words}, {roof.value:.3g} TFLOPS{_clock(roof)}"
             found.append(Level(name, "compute", roof.value, text, True, _ridge(roof.value, memory or quoted)))
