@@ -34,6 +34,16 @@ HGEMM_DEVICE uint32_t block_index() { return blockIdx.x; }
 HGEMM_DEVICE uint32_t grid_blocks() { return gridDim.x; }
 HGEMM_DEVICE uint32_t lane_index() { return threadIdx.x % 32; }
 
+// Whether a block can have so much shared memory on the architecture that this is compiled for. A kernel that cannot be
+// launched there returns at once, so that nothing of it is compiled.
+HGEMM_DEVICE constexpr bool has_shared_memory(int bytes) {
+#if __CUDA_ARCH__ >= 1200  // GeForce Blackwell
+  return bytes <= 101'376;
+#else
+  return bytes <= 232'448;
+#endif
+}
+
 // The warp's index, broadcast from lane 0 so that the compiler knows it to be the same in all lanes.
 HGEMM_DEVICE uint32_t warp_index() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 

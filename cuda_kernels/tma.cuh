@@ -57,6 +57,7 @@ tma_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CONSTANT Te
   using Ring = Stage<Config>;
   using Warp = WarpTile<T, Config>;
   using Epilogue = typename TmaGemm<T, Config>::Epilogue;
+  if (!ptx::has_shared_memory(TmaGemm<T, Config>::SHARED_BYTES)) return;
   constexpr int STAGES = Config::STAGES, BARRIER_BYTES = TmaGemm<T, Config>::BARRIER_BYTES;
   const int lane = ptx::lane_index(), warp = ptx::warp_index();
   const uint32_t ring = ptx::shared_base();

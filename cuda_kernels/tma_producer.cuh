@@ -50,6 +50,7 @@ tma_producer_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
                   const bool a_batched, const bool b_batched, const Tail tail) {
   using Gemm = TmaProducerGemm<T, Config>;
   using Ring = typename Gemm::Ring;
+  if (!ptx::has_shared_memory(Gemm::SHARED_BYTES)) return;
   const uint32_t role = ptx::warp_index();
   const uint32_t cluster = ptx::block_index() / Config::CLUSTER, clusters = ptx::grid_blocks() / Config::CLUSTER;
   const uint32_t staging = ptx::shared_base() + Ring::BYTES;

@@ -49,6 +49,7 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
                   const HGEMM_GRID_CONSTANT typename TmaRotatingGemm<T, Config>::Epilogue::Destination c,
                   const bool a_batched, const bool b_batched, const Tail tail) {
   using Gemm = TmaRotatingGemm<T, Config>;
+  if (!ptx::has_shared_memory(Gemm::SHARED_BYTES)) return;
   constexpr int AHEAD = Config::STAGES - Gemm::LAG;
   const uint32_t lane = ptx::lane_index(), warp = ptx::warp_index();
   const uint32_t staging = ptx::shared_base() + Gemm::Ring::BYTES;

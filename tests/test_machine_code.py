@@ -43,13 +43,16 @@ EVERY_UNIT, TMA_UNITS = (
 
 
 @functools.lru_cache(maxsize=2)
+def listing(unit: Unit, arch: str) -> dict[str, str]:
+    return disassembled(unit, arch)
+
+
 def machine_code(unit: Unit, arch: str) -> dict[str, str]:
-    return {name: code for name, code in disassembled(unit, arch).items() if has_room(name, arch)}
+    return {name: code for name, code in listing(unit, arch).items() if has_room(name, arch)}
 
 
 def has_room(name: str, arch: str) -> bool:
-    """Whether it may run there. Of what needs more shared memory than sm_120 has the code there does not matter, and
-    may be bad: of clusters it has a call for every copy, and spills around the call."""
+    """Whether it may run there. What needs more shared memory than sm_120 has is not compiled for it."""
     return arch != "120f" or any(k.geforce for family in FAMILIES.values() for k in family.configs if k.name == name)
 
 
@@ -68,6 +71,13 @@ def test_every_pair_of_type_layout_and_architecture_is_compiled() -> None:
 def test_no_kernel_spills(unit: Unit, arch: str) -> None:
     for name, resources in resource_usage(unit, arch).items():
         assert resources.spill_bytes == 0 or not has_room(name, arch), name
+
+
+@TMA_UNITS
+def test_what_has_no_room_is_empty(unit: Unit, arch: str) -> None:
+    for name, code in listing(unit, arch).items():
+        assert ("HMMA" in code) == has_room(name, arch), name
+        assert has_room(name, arch) or len(instructions_of(code)) <= 16, name
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

@@ -228,6 +228,7 @@ def test_without_nvcc_the_cuda_kernels_have_a_reason_and_triton_has_facts(monkey
         ("cuda_tma", "128x128x64_s3_w64x32", SQUARE, Gpu("A100", "80", 108), "needs compute capability 9.0"),
         ("triton", "128x128x64_s3_w64x32", SQUARE, Gpu("A100", "80", 108), "needs compute capability 9.0"),
         ("triton", "128x128x64_s3_w64x32", SQUARE, Gpu("V100", "70", 80), "limits of architecture 70 are not known"),
+        ("cuda_tma", "256x128x64_s4_w64x64", SQUARE, RTX_5090, "196,640 bytes.* has 101,376"),
     ],
 )
 def test_what_has_no_facts_has_a_reason(backend: str, config: str | None, case: Case, gpu: Gpu, reason: str) -> None:

@@ -60,7 +60,7 @@ if OLDEST := triton.__version__.startswith("3.6."):
         "32x64x128_s5_w32x16_split4": 3,
     }
 # The one of which Triton 3.6 reads registers back in each step of the loop, where the host makes its descriptors.
-SPILLS_IN_3_6 = ("16x32x256_s5_w16x8", 120, "tt")
+SPILLS_IN_3_6 = {("16x32x256_s5_w16x8", 120, "tt"), ("16x64x128_s5_w16x16", 120, "tt")}
 
 compiled_ones: dict[tuple[Family, str, torch.dtype, int, bool], Compiled] = {}
 
@@ -121,7 +121,7 @@ def loop_of(made: Compiled) -> dict[str, int]:
 def hold_their_registers(made: Compiled, config: str, target: int, layout: str) -> None:
     """The steps of the loop over K: none reads back what did not fit."""
     spills = made.spill_loads > 0 and "LDL" in loop_of(made)
-    assert not spills or (OLDEST and (config, target, layout) == SPILLS_IN_3_6)
+    assert not spills or (OLDEST and (config, target, layout) in SPILLS_IN_3_6)
 
 
 def test_what_any_triton_compiles_is_every_configuration_and_each_kernel_for_each_target() -> None:

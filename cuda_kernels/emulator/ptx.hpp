@@ -25,6 +25,7 @@ uint32_t block_index();
 uint32_t lane_index();
 uint32_t warp_index(Site site = Site::current());
 uint32_t grid_blocks();
+constexpr bool has_shared_memory(int bytes) { return bytes <= 232'448; }
 bool elect_one(Site site = Site::current());
 [[noreturn]] void trap(Site site = Site::current());
 

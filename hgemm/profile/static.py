@@ -162,6 +162,12 @@ def _cuda(family: configs.Family, config: str, case: Case, gpu: Gpu) -> Code:
     if rule := adapter.kernel_rule(family, problem):
         raise NoFacts(f"{family.backend} does not take this product: {rule}")
     _check_capability(family.backend, family.minimum_capability, gpu)
+    kernel = family.configs[family.index(config)]
+    if kernel.shared_bytes > (most := devices.LIMITS[gpu.capability].shared_bytes_per_block):
+        raise NoFacts(
+            f"{config} takes {kernel.shared_bytes:,} bytes of shared memory a block, of which the {gpu.title} has "
+            f"{most:,}: its code for sm_{gpu.architecture} is empty"
+        )
     unit = configs.Unit(family.name, adapter.DTYPE_NAMES[case.torch_dtype], case.layout)
     try:
         functions = _cuda_functions(unit, gpu.architecture)[config]
@@ -169,7 +175,6 @@ def _cuda(family: configs.Family, config: str, case: Case, gpu: Gpu) -> Code:
         raise NoFacts(f"the CUDA kernels cannot be compiled here: {error}") from error
     width = copy_bytes(arrangement_of(problem))
     function = next((f for f in functions if f.copy_bytes == width), functions[0])
-    kernel = family.configs[family.index(config)]
     return Code(
         registers=function.registers,
         spill_bytes=function.spill_bytes,
