@@ -59,7 +59,7 @@ if OLDEST := triton.__version__.startswith("3.6."):
         "16x64x128_s5_w16x16_split4": 4,
         "32x64x128_s5_w32x16_split4": 3,
     }
-# The one of which Triton 3.6 reads registers back in each step of the loop, where the host makes its descriptors.
+# Those of which Triton 3.6 reads registers back in each step of the loop, where the host makes its descriptors.
 SPILLS_IN_3_6 = {("16x32x256_s5_w16x8", 120, "tt"), ("16x64x128_s5_w16x16", 120, "tt")}
 
 compiled_ones: dict[tuple[Family, str, torch.dtype, int, bool], Compiled] = {}
