@@ -99,6 +99,12 @@ struct WarpAccumulators {
         for (int e = 0; e < 4; ++e) accumulators[i][j][e] = 0.0f;
   }
 
+  // The fragments of B in the order in which a row of A meets them: to and fro, so that each mma has an operand of the
+  // one before, which the tensor cores still hold. The last row goes forward.
+  HGEMM_HOST_DEVICE int turning(int row, int column) {
+    return (ROW_FRAGMENTS - row) % 2 ? column : COLUMN_FRAGMENTS - 1 - column;
+  }
+
   HGEMM_MEMBER void load_a(uint32_t (&fragment)[4], uint32_t a_tile, int i, int step, uint32_t loaded = 0) {
     A::ldmatrix(fragment, ptx::after(loaded, a_lane.address(a_tile, Config::row_distance(i * 16), step * 16)));
   }
@@ -154,8 +160,10 @@ struct WarpTile<T, Config, false> : WarpAccumulators<Config> {
 #pragma unroll
     for (int i = 0; i < ROW_FRAGMENTS; ++i)
 #pragma unroll
-      for (int j = 0; j < COLUMN_FRAGMENTS; ++j)
+      for (int column = 0; column < COLUMN_FRAGMENTS; ++column) {
+        const int j = Base::turning(i, column);
         T::mma(Base::accumulators[i][j], a[set][i], b[set][j / 2][j % 2 * 2], b[set][j / 2][j % 2 * 2 + 1]);
+      }
   }
 };
 
@@ -188,7 +196,7 @@ struct WarpTile<T, Config, true> : WarpAccumulators<Config> {
     for (int i = 0; i < LAST_ROW; ++i) {
       Base::load_a(a[(i + 1) % 2], a_tile, i + 1, step, step + 1 == K_STEPS ? a[i % 2][0] : 0);
 #pragma unroll
-      for (int j = 0; j < COLUMN_FRAGMENTS; ++j) multiply(i, j);
+      for (int column = 0; column < COLUMN_FRAGMENTS; ++column) multiply(i, Base::turning(i, column));
     }
   }
 
