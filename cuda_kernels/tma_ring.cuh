@@ -87,6 +87,15 @@ struct TmaRing {
                                  from.b_batched ? tile.batch : 0);
   }
 
+  // Half of the warps, of each scheduler one of two, begin when the second of the `count` tiles has landed. From then on
+  // they are behind the others by some k-steps, so that not all store C, or wait for a tile, at the same time.
+  HGEMM_MEMBER void stagger(int warp, int count) const {
+    if (warp < Config::WARPS / 2 || count < 2) return;
+    Position second;
+    second.advance();
+    wait_landed(second);
+  }
+
   // A warp waits for the tile at `at` and loads its first fragments.
   template <class Warp>
   HGEMM_MEMBER void load_first(Warp& warp_tile, const Position& at) const {

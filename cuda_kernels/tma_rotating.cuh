@@ -99,6 +99,7 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   typename Gemm::Ring::Position position;
   uint32_t issuer = 0;  // the warp whose turn it is
 
+  ring.stagger(warp, work.count);
   ring.load_first(warp_tile, position);
   for (;;) {
     Work next = work;
