@@ -6,10 +6,13 @@
       wait until the stage is free             wait until the stage is filled
       copy tiles of A and B into it by TMA     start the wgmma that read it; wait for those of the step before
                                                give the stage of the step before back
-                                             round the sums and store them by TMA, some columns at a time
+                                               first step: store the left half of the item before by TMA
+                                               second step: and the right half
+                                             round the sums
 
 The copying warp has few registers, so that the others can have more (setmaxnreg), and runs ahead over the ends of
-items: while one tile of C is stored, the ring fills for the next one. The grid is persistent.
+items. The grid is persistent. Rounded sums take half the registers, so that the next item's have room beside them, and
+the tensor cores have work while a tile of C goes through shared memory; see ``store_steps`` for where it cannot.
 
 The extents of a tensor have to be powers of two, which 192 rows and 96 or 192 columns are not: of such a tile of A or B
 there is a copy for each 64 rows or columns, or 32, and 192 columns of sums are two tensors.
@@ -74,6 +77,7 @@ def matmul_specialized(
     CLUSTER_M: gl.constexpr,  # blocks
     CLUSTER_N: gl.constexpr,
     SHARED: gl.constexpr,
+    STORE_STEPS: gl.constexpr,  # of a tile, in which the one before is stored
     REGISTERS: gl.constexpr,  # of a multiplying thread
     COPY_REGISTERS: gl.constexpr,
 ):
@@ -104,7 +108,7 @@ def matmul_specialized(
         clusters.init(freed_by_all, STAGES, groups * blocks)
     work = Work(
         (a_ring, b_rings, filled, freed, freed_by_all),
-        (tile_count(M, BLOCK_M), tile_count(N, BLOCK_N), tile_count(K, BLOCK_K), whole, parts),
+        (tile_count(M, BLOCK_M), tile_count(N, BLOCK_N), gl.maximum(tile_count(K, BLOCK_K), STORE_STEPS), whole, parts),
         A_LAYOUT,
         B_LAYOUT,
         a_copies,
@@ -112,6 +116,8 @@ def matmul_specialized(
         widths,
         (BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, STAGES),
         (CLUSTER_M, CLUSTER_N, blocks),
+        SHARED,
+        STORE_STEPS,
     )
     if blocks > 1:  # the three warps beside the copying one have to meet those of other blocks too
         if groups == 1:

@@ -18,20 +18,30 @@ FLAG = "specialized"
 TARGET = 90
 SHARED_BYTES = LIMITS[9, 0].shared_bytes_per_block
 
-# Bytes of shared memory a block, the same for all layouts: the ring, 16 KB in which each warpgroup stages C (half of it
-# for 128x64, of which a warpgroup has 64 columns, and for 192x192, whose stages leave no room for more; 4 KB for 64x96,
-# of which it has 32), two mbarriers a stage. One block a multiprocessor. First those whose blocks are alone.
+# Bytes of shared memory a block, the same for all layouts: the ring, two mbarriers a stage, and what each warpgroup
+# stages C in: two buffers of 64 columns, or one where it has no more columns or the stages leave no room for more. One
+# block a multiprocessor. First those whose blocks are alone.
 ALONE = {
-    "128x256x64_s4_w64x64_specialized": 229_592,
+    "128x256x64_s4_w64x64_specialized": 229_576,
     "128x256x64_s4_w64x64_specialized_tail": 229_592,
-    "256x128x64_s4_w64x64_specialized": 229_592,
+    # With three stages blocks wait for their tiles, and so stay in step: what several multiprocessors ask for at the
+    # same time L2 reads once, and the device clocks higher.
+    "128x256x64_s3_w64x64_specialized": 180_416,
+    "128x256x64_s3_w64x64_specialized_tail": 180_432,
+    # Half as many sums again a thread, and for each of them 11 and 22% fewer bytes from L2: a higher clock. A wave is
+    # half as large again too, so they need many tiles, or a last wave that is shared.
+    "128x384x64_s3_w64x96_specialized": 229_600,
+    "128x384x64_s3_w64x96_specialized_tail": 229_616,
+    "256x192x64_s3_w64x96_specialized": 205_024,
+    "256x192x64_s3_w64x96_specialized_tail": 205_040,
+    "256x128x64_s4_w64x64_specialized": 229_576,
     "256x128x64_s4_w64x64_specialized_tail": 229_592,
     # Of 3072 x 3072 these are 1.9 waves of an H200, where those of 128x256 are 2.2.
     "192x192x64_s4_w64x48_specialized": 221_420,
     "192x192x64_s4_w64x48_specialized_tail": 221_436,
-    "192x128x64_s4_w64x32_specialized": 213_212,
+    "192x128x64_s4_w64x32_specialized": 213_196,
     "192x128x64_s4_w64x32_specialized_tail": 213_212,
-    "128x128x64_s6_w64x32_specialized": 229_624,
+    "128x128x64_s6_w64x32_specialized": 229_608,
     "128x128x64_s6_w64x32_specialized_tail": 229_624,
     # For 128 and 64 rows, where few tiles share out a long K and the time is that of reading B; of a column-major B the
     # long steps read 256 bytes at a time.
@@ -40,7 +50,7 @@ ALONE = {
     "64x256x64_s5_w64x64_specialized_tail": 221_388,
     "64x128x128_s4_w64x32_specialized_tail": 213_172,
     # Of 128 x 6144 one wave of an H200, where those of 64x64 are 1.45.
-    "64x96x128_s5_w32x16_specialized": 217_332,
+    "64x96x128_s5_w32x16_specialized": 217_316,
 }
 
 # Of blocks in clusters, one above the other, which send each other their common tiles of B by multicast. Beside what
@@ -52,7 +62,7 @@ MULTICAST = {
 }
 SPECIALIZED = ALONE | MULTICAST
 
-# Of a thread, by how many warpgroups multiply. It holds up to 128 sums, 96 where there are three, and what it has to
+# Of a thread, by how many warpgroups multiply. It holds up to 192 sums, 96 where there are three, and what it has to
 # address: with 24 for that of the copying warp, which is the least there is, 504 of the 512 that 128 threads share are
 # used. No 192x256: a wgmma of 256 columns takes 154 registers, and ptxas gives it no more than the 128 that each of 512
 # threads is launched with.
@@ -78,14 +88,13 @@ def specialized_options(name: str) -> dict[str, Any]:
     from hgemm.triton_kernels.configs import GROUP_M
 
     config = Config.parse(name)
-    groups = config.warps // 4
-    down = groups if config.tile_m > 64 else 1
+    groups, down = warpgroups(config)
     blocks_m, blocks_n = config.cluster_shape
     rows, columns = config.tile_m // down, config.tile_n * down // groups
-    # Pieces of C are 64 columns, the 128 bytes of a swizzled row, and go by two buffers in turn where there is room and
-    # each tile begins with the first.
-    two_pieces = 2 * groups * rows * 128
+    # Pieces of C are 64 columns, the 128 bytes of a swizzled row.
+    piece = groups * rows * 128
     room = SHARED_BYTES - 2 * config.stages * config.tile_k * (config.tile_m + config.tile_n)
+    buffers = 2 if columns % 128 == 0 and 2 * piece <= room else 1
     return {
         "BLOCK_M": config.tile_m * blocks_m,
         "BLOCK_N": config.tile_n * blocks_n,
@@ -97,16 +106,35 @@ def specialized_options(name: str) -> dict[str, Any]:
         "STAGES": config.stages,
         "DOWN": down,
         "ACROSS": groups // down,
-        "C_BUFFERS": 2 if columns % 128 == 0 and two_pieces <= room else 1,
+        "C_BUFFERS": buffers,
         "CLUSTER_M": blocks_m,
         "CLUSTER_N": blocks_n,
         "SHARED": "tail" in config.flags,
+        "STORE_STEPS": store_steps(config),
         "REGISTERS": REGISTERS[groups],
         "COPY_REGISTERS": COPY_REGISTERS,
         "num_warps": 4,
         **({"num_ctas": config.cluster} if config.cluster > 1 else {}),
         "enable_fp_fusion": True,  # see configs.launch_options
     }
+
+
+def warpgroups(config: Config) -> tuple[int, int]:
+    """How many multiply, and how many of them are one above the other in a tile: all, or one."""
+    groups = config.warps // 4
+    return groups, groups if config.tile_m > 64 else 1
+
+
+def store_steps(config: Config) -> int:
+    """In how many steps of K a tile is stored while the next one is multiplied: its left half in the first and its
+    right half in the second, or, of 64 columns, all in the first. 0 where it is stored at once: a thread has no
+    registers to keep it in, rounded, beside 192 sums, nor beside 96 where there are three warpgroups. An item of work
+    has at least as many steps.
+    """
+    groups, down = warpgroups(config)
+    if groups == 3 or config.tile_m * config.tile_n > 128 * config.threads or config.cluster > 1:
+        return 0
+    return 2 if config.tile_n * down // groups > 64 else 1
 
 
 def power_of_two_in(number: int) -> int:
@@ -165,16 +193,19 @@ class Sharing(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def share(tiles: int, programs: int, steps: int, step_cost: int, tile_elements: int, least: float = 0) -> Sharing:
+def share(
+    tiles: int, programs: int, steps: int, step_cost: int, tile_elements: int, least: float = 0, part_steps: int = 1
+) -> Sharing:
     """How the last wave of ``tiles`` tiles over ``programs`` programs is best shared out, if at all.
 
     ``step_cost``: multiply-adds of a tile's step of K, or what takes as long. ``least``: what the product costs at
-    least, however its tiles are shared out, since A and B have to be read. Of equals the fewest parts.
+    least, however its tiles are shared out, since A and B have to be read. ``part_steps``: of a part, at least. Of
+    equals the fewest parts.
     """
     left = tiles % programs
     candidates = [
         Sharing(tiles, 1),
-        *(Sharing(tiles - left, parts) for parts in range(2, min(MOST_PARTS, steps) + 1) if left),
+        *(Sharing(tiles - left, parts) for parts in range(2, min(MOST_PARTS, steps // part_steps) + 1) if left),
     ]
 
     def cost(sharing: Sharing) -> float:
@@ -193,10 +224,10 @@ def programs_of(config: Config, multiprocessors: int) -> int:
 def sharing_of(config: Config, multiprocessors: int, M: int, N: int, K: int) -> Sharing:
     """How the kernel shares out the tiles of an M x N product over K, if ``config`` is one that shares them. Those of
     the blocks of a cluster are one."""
-    tiles, steps = math.prod(config.tiles(M, N)) // config.cluster, -(-K // config.tile_k)
+    tiles, part_steps = math.prod(config.tiles(M, N)) // config.cluster, max(1, store_steps(config))
     if "tail" not in config.flags:
         return Sharing(tiles, 1)
     step = config.tile_k * step_cost(config.tile_m, config.tile_n)
     reading = READING_COST * (M + N) * K / multiprocessors
-    programs = programs_of(config, multiprocessors)
-    return share(tiles, programs, steps, step, config.tile_m * config.tile_n, reading)
+    programs, steps = programs_of(config, multiprocessors), max(-(-K // config.tile_k), part_steps)
+    return share(tiles, programs, steps, step, config.tile_m * config.tile_n, reading, part_steps)

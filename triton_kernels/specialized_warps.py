@@ -6,7 +6,6 @@
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
     mbarrier,
     tma,
     warpgroup_mma,
@@ -15,13 +14,13 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.core import _aggregate as aggregate
 
 from hgemm.triton_kernels import clusters, shared_tiles, tile_order
+from hgemm.triton_kernels.specialized_store import leave, rounded_parts, store
 
 # Gluon calls functions of its own alone; these are the same text.
 grouped_tile = gluon.jit(tile_order.grouped_tile.fn)
 item_of = gluon.jit(shared_tiles.item_of.fn)
 
-# Under their names in Triton 3.9, else in the older ones.
-async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
+# Under its name in Triton 3.9, else in the older ones.
 reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
 
 
@@ -65,9 +64,13 @@ class Work:
     CLUSTER_M: gl.constexpr
     CLUSTER_N: gl.constexpr
     BLOCKS: gl.constexpr  # of a cluster
+    SHARED: gl.constexpr
+    STORE_STEPS: gl.constexpr  # of a tile, in which the one before is stored
 
     @gluon.constexpr_function
-    def __init__(self, ring, numbers, a_layout, b_layout, a_copies, b_columns, widths, shape, cluster):
+    def __init__(
+        self, ring, numbers, a_layout, b_layout, a_copies, b_columns, widths, shape, cluster, shared, store_steps
+    ):
         self.a_ring, self.b_rings, self.filled, self.freed, self.freed_by_all = ring
         self.tiles_m, self.tiles_n, self.steps, self.whole, self.parts = numbers
         self.A_LAYOUT, self.B_LAYOUT = gl.constexpr(a_layout), gl.constexpr(b_layout)
@@ -77,10 +80,18 @@ class Work:
         self.BLOCK_M, self.BLOCK_N, self.BLOCK_K, self.GROUP_M, self.STAGES = (gl.constexpr(size) for size in shape)
         self.B_COPIES = gl.tuple([gl.constexpr(ring.shape[0] // self.STAGES.value) for ring in self.b_rings])
         self.CLUSTER_M, self.CLUSTER_N, self.BLOCKS = (gl.constexpr(size) for size in cluster)
+        self.SHARED, self.STORE_STEPS = gl.constexpr(shared), gl.constexpr(store_steps)
 
     @gluon.jit
     def items(self):
-        return self.whole + (self.tiles_m * self.tiles_n - self.whole) * self.parts
+        tiles = self.tiles_m * self.tiles_n
+        return self.whole + (tiles - self.whole) * self.parts if self.SHARED else tiles
+
+    @gluon.jit
+    def after(self, stage, phase):
+        """The stage of the step after, and the parity of its phase."""
+        wraps = stage + 1 == self.STAGES
+        return gl.where(wraps, 0, stage + 1), gl.where(wraps, phase ^ 1, phase)
 
     @gluon.jit
     def before(self, stage):
@@ -121,11 +132,17 @@ class Work:
 
     @gluon.jit
     def item(self, item):
-        """The first row and column of C of an item, its place in the workspace, its first step of K and how many."""
-        tiles = self.tiles_m * self.tiles_n
-        tile, place, first, count = item_of(item, self.whole, tiles, self.parts, self.steps)
+        """The tile of an item, its place in the workspace, its first step of K and how many."""
+        if self.SHARED:
+            return item_of(item, self.whole, self.tiles_m * self.tiles_n, self.parts, self.steps)
+        else:
+            return item, 0, 0, self.steps
+
+    @gluon.jit
+    def corner(self, tile):
+        """The first row and column of C of a tile."""
         tile_m, tile_n = grouped_tile(tile, self.tiles_m, self.tiles_n, self.GROUP_M)
-        return tile_m * self.BLOCK_M, tile_n * self.BLOCK_N, place, first, count
+        return tile_m * self.BLOCK_M, tile_n * self.BLOCK_N
 
 
 @gluon.jit
@@ -139,7 +156,8 @@ def copy(work, a_matrix, b_matrix):
     stage = 0
     phase = 1  # of an mbarrier without a completed phase, the one before the first counts as completed
     for item in range(gl.program_id(0), work.items(), gl.num_programs(0)):
-        m, n, _, first, count = work.item(item)
+        tile, _, first, count = work.item(item)
+        m, n = work.corner(tile)
         for step in range(first, first + count):
             k = step * work.BLOCK_K
             if work.BLOCKS > 1:
@@ -196,42 +214,47 @@ def _multiply(
     tensors: gl.constexpr = len(work.WIDTHS)
     if work.BLOCKS > 1:
         clusters.meet()
+    tile_sums = ()
+    for index in gl.static_range(tensors):
+        tile_sums += (_no_sums(work, rows, work.WIDTHS[index]),)
+    rounded = rounded_parts(tile_sums[0], c_matrix.dtype, work.STORE_STEPS) if work.STORE_STEPS > 0 else ()
+    tile, left = 0, 0  # the one before, and whether it is rounded and yet to be stored
     stage = 0
     phase = 0
     for item in range(gl.program_id(0), work.items(), gl.num_programs(0)):
-        m, n, place, _, count = work.item(item)
-        tile_sums = ()
-        for index in gl.static_range(tensors):
-            tile_sums += (_no_sums(work, rows, work.WIDTHS[index]),)
-        for step in range(count):
-            a_tile = work.a_tile(stage, row, rows)
-            b_tiles = ()
-            for index in gl.static_range(tensors):
-                b_tiles += (work.b_tile(stage, index, column, work.WIDTHS[index]),)
-            mbarrier.wait(work.filled.index(stage), phase)
-            tile_sums = _wait(_start(a_tile, b_tiles, tile_sums), tensors)
-            if work.BLOCKS > 1:
-                clusters.arrive(work.freed_by_all, work.before(stage), step > 0, work.BLOCKS)
-            else:
-                mbarrier.arrive(work.freed.index(work.before(stage)), pred=step > 0)
-            stage += 1
-            if stage == work.STAGES:
-                stage = 0
-                phase ^= 1
+        for part in gl.static_range(work.STORE_STEPS):
+            tile_sums = _start(work, stage, phase, tile_sums, part > 0, row, rows, column)
+            if part > 0:
+                tile_sums = _wait(tile_sums, tensors)
+                _free(work, stage)
+            if left > 0:
+                first = column + part * (columns // work.STORE_STEPS)
+                store(work, rounded[part], c_ring, c_matrix, tile, row, first, GROUP, C_BUFFERS)
+            stage, phase = work.after(stage, phase)
+        tile, place, _, count = work.item(item)
+        for step in range(work.STORE_STEPS, count):
+            tile_sums = _start(work, stage, phase, tile_sums, step > 0, row, rows, column)
+            tile_sums = _wait(tile_sums, tensors)
+            if work.STORE_STEPS > 0 or step > 0:
+                _free(work, stage)
+            stage, phase = work.after(stage, phase)
         tile_sums = _wait(tile_sums, 0)
-        if work.BLOCKS > 1:
-            clusters.arrive(work.freed_by_all, work.before(stage), True, work.BLOCKS)
-        else:
-            mbarrier.arrive(work.freed.index(work.before(stage)))
+        _free(work, stage)
+        if work.STORE_STEPS > 0:
+            rounded = rounded_parts(tile_sums[0], c_matrix.dtype, work.STORE_STEPS)
+        left = gl.where(item < work.whole, 1, 0) if SHARED else 1
         if SHARED and item >= work.whole:
-            part = sums + place.to(gl.int64) * (work.BLOCK_M * work.BLOCK_N)
+            place_sums = sums + place.to(gl.int64) * (work.BLOCK_M * work.BLOCK_N)
             for index in gl.static_range(tensors):
-                _leave(tile_sums[index], part, row, column + work.FIRSTS[index], work.BLOCK_N)
-        else:
-            width: gl.constexpr = c_matrix.block_shape[1]
+                leave(tile_sums[index], place_sums, row, column + work.FIRSTS[index], work.BLOCK_N)
+        elif work.STORE_STEPS == 0:
             for index in gl.static_range(tensors):
-                x = n + column + work.FIRSTS[index]
-                _store(tile_sums[index], c_ring, c_matrix, m + row, x, GROUP, work.FIRSTS[index] // width, C_BUFFERS)
+                first = column + work.FIRSTS[index]
+                store(work, tile_sums[index], c_ring, c_matrix, tile, row, first, GROUP, C_BUFFERS)
+    if left > 0:
+        for part in gl.static_range(work.STORE_STEPS):
+            first = column + part * (columns // work.STORE_STEPS)
+            store(work, rounded[part], c_ring, c_matrix, tile, row, first, GROUP, C_BUFFERS)
     tma.store_wait(0)
     if work.BLOCKS > 1:
         clusters.meet()
@@ -244,12 +267,27 @@ def _no_sums(work, rows: gl.constexpr, columns: gl.constexpr):
 
 
 @gluon.jit
-def _start(a_tile, b_tiles, tile_sums):
-    """Starts the wgmma of a step, a group of them for each tensor of sums."""
+def _start(work, stage, phase, tile_sums, goes_on, row: gl.constexpr, rows: gl.constexpr, column: gl.constexpr):
+    """Starts the wgmma of a step when its stage is filled, a group of them for each tensor of sums. The first of an
+    item does not go on with what is in these but puts its sums in their place, which spares setting them to zero."""
+    a_tile = work.a_tile(stage, row, rows)
+    b_tiles = ()
+    for index in gl.static_range(len(tile_sums)):
+        b_tiles += (work.b_tile(stage, index, column, work.WIDTHS[index]),)
+    mbarrier.wait(work.filled.index(stage), phase)
     started = ()
     for index in gl.static_range(len(tile_sums)):
-        started += (warpgroup_mma(a_tile, b_tiles[index], tile_sums[index], is_async=True),)
+        started += (warpgroup_mma(a_tile, b_tiles[index], tile_sums[index], use_acc=goes_on, is_async=True),)
     return started
+
+
+@gluon.jit
+def _free(work, stage):
+    """Gives back the stage before ``stage``."""
+    if work.BLOCKS > 1:
+        clusters.arrive(work.freed_by_all, work.before(stage), True, work.BLOCKS)
+    else:
+        mbarrier.arrive(work.freed.index(work.before(stage)))
 
 
 @gluon.jit
@@ -274,29 +312,3 @@ def multiply_second(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARE
 @gluon.jit
 def multiply_third(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED):
     _multiply(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED, 2)
-
-
-@gluon.jit
-def _leave(tile_sums, part, row, column, BLOCK_N: gl.constexpr):
-    """Stores sums as they are, at (row, column) of a part of a tile."""
-    rows = row + gl.arange(0, tile_sums.shape[0], gl.SliceLayout(1, tile_sums.type.layout))
-    columns = column + gl.arange(0, tile_sums.shape[1], gl.SliceLayout(0, tile_sums.type.layout))
-    gl.store(part + rows[:, None] * BLOCK_N + columns[None, :], tile_sums)
-
-
-@gluon.jit
-def _store(tile_sums, c_ring, c_matrix, m, n, GROUP: gl.constexpr, FIRST_PIECE: gl.constexpr, C_BUFFERS: gl.constexpr):
-    """Rounds a tile and stores it at (m, n), halved until it is as wide as a buffer: the first piece in a warpgroup's
-    first buffer, and so on in turn."""
-    columns: gl.constexpr = c_matrix.block_shape[1]
-    if tile_sums.shape[1] == columns:
-        buffer = c_ring.index(GROUP * C_BUFFERS + FIRST_PIECE % C_BUFFERS)
-        tma.store_wait(C_BUFFERS - 1)  # the store before from this buffer has read it
-        buffer.store(tile_sums.to(c_matrix.dtype))
-        fence_async_shared()  # what was written is seen by TMA
-        async_store(c_matrix, [m, n], buffer)
-    else:
-        half: gl.constexpr = tile_sums.shape[1] // 2
-        left, right = tile_sums.reshape([tile_sums.shape[0], 2, half]).permute(0, 2, 1).split()
-        _store(left, c_ring, c_matrix, m, n, GROUP, FIRST_PIECE, C_BUFFERS)
-        _store(right, c_ring, c_matrix, m, n + half, GROUP, FIRST_PIECE + half // columns, C_BUFFERS)
