@@ -20,13 +20,18 @@ def leave(tile_sums, part, row, column, BLOCK_N: gl.constexpr):
 
 
 @gluon.jit
-def rounded_parts(sums, dtype: gl.constexpr, PARTS: gl.constexpr):
-    """Sums in half as many registers, in parts one beside the other."""
+def rounded_parts(tile_sums, dtype: gl.constexpr, PARTS: gl.constexpr):
+    """The one tensor of a warpgroup's sums in half as many registers, in parts one beside the other."""
+    return _rounded_parts(tile_sums[0], dtype, PARTS)
+
+
+@gluon.jit
+def _rounded_parts(sums, dtype: gl.constexpr, PARTS: gl.constexpr):
     if PARTS == 1:
         return (sums.to(dtype),)
     else:
         left, right = _halves(sums)
-        return rounded_parts(left, dtype, PARTS // 2) + rounded_parts(right, dtype, PARTS // 2)
+        return _rounded_parts(left, dtype, PARTS // 2) + _rounded_parts(right, dtype, PARTS // 2)
 
 
 @gluon.jit

@@ -217,7 +217,7 @@ def _multiply(
     tile_sums = ()
     for index in gl.static_range(tensors):
         tile_sums += (_no_sums(work, rows, work.WIDTHS[index]),)
-    rounded = rounded_parts(tile_sums[0], c_matrix.dtype, work.STORE_STEPS) if work.STORE_STEPS > 0 else ()
+    rounded = rounded_parts(tile_sums, c_matrix.dtype, work.STORE_STEPS) if work.STORE_STEPS > 0 else ()
     tile, left = 0, 0  # the one before, and whether it is rounded and yet to be stored
     stage = 0
     phase = 0
@@ -241,7 +241,7 @@ def _multiply(
         tile_sums = _wait(tile_sums, 0)
         _free(work, stage)
         if work.STORE_STEPS > 0:
-            rounded = rounded_parts(tile_sums[0], c_matrix.dtype, work.STORE_STEPS)
+            rounded = rounded_parts(tile_sums, c_matrix.dtype, work.STORE_STEPS)
         left = gl.where(item < work.whole, 1, 0) if SHARED else 1
         if SHARED and item >= work.whole:
             place_sums = sums + place.to(gl.int64) * (work.BLOCK_M * work.BLOCK_N)
