@@ -46,7 +46,8 @@ def _bench(name: str, seconds: int, options: str) -> Stage:
 _SQUARES = "--suite squares --rounds 15 --backends '*:default' --dtypes"
 _LLM = "--suite llm --rounds 5 --backends '*:default' --dtypes"
 _TECHNIQUES = (  # what the README compares
-    "triton:default triton_mma_sync triton_gluon:256x128x64_s4_w64x64 cuda_cp_async cuda_tma:default "
+    "triton:default triton_mma_sync triton_gluon:256x128x64_s4_w64x64 triton_gluon:128x256x64_s2_w64x64 cuda_cp_async "
+    "cuda_tma:default "
     "cuda_tma:128x128x32_s3_w64x32 cuda_tma:128x128x64_s3_w64x32 cuda_tma:128x128x64_s6_w64x32 "
     "cuda_tma:128x256x64_s2_w64x64 cuda_tma:128x256x64_s2_w64x64_tail cuda_tma:256x128x64_s4_w64x64 "
     "cuda_tma:256x128x64_s4_w64x64_rotate "
@@ -108,7 +109,10 @@ STAGES = (
     _bench("triton-squares", 300, f"{_sizes(256)} {_EACH} triton"),
     _bench("triton-128", 100, f"{_projections(128)} {_EACH} 'triton:*specialized*' 'triton:*split*' 'triton:64x*'"),
     _bench(
-        "triton-llm", 300, f"{_projections(128, 1024, 8192)} {_EACH} 'triton:64x*' 'triton:1*x128*' 'triton:*x256*'"
+        "triton-llm",
+        300,
+        f"{_projections(128, 1024, 8192)} {_EACH} 'triton:64x*' 'triton:1*x128*' 'triton:*x256*' "
+        "'triton:128x384*' 'triton:256x192*'",
     ),
     _bench(
         "triton-few", 200, f"{_projections(1, 16)} {_EACH} 'triton:16x*' 'triton:32x*' 'triton:64x*' triton_pointer"
