@@ -226,7 +226,7 @@ def _multiply(
             tile_sums = _start(work, stage, phase, tile_sums, part > 0, row, rows, column)
             if part > 0:
                 tile_sums = _wait(tile_sums, tensors)
-                _free(work, stage)
+                _free(work, stage, True)
             if left > 0:
                 first = column + part * (columns // work.STORE_STEPS)
                 store(work, rounded[part], c_ring, c_matrix, tile, row, first, GROUP, C_BUFFERS)
@@ -235,11 +235,10 @@ def _multiply(
         for step in range(work.STORE_STEPS, count):
             tile_sums = _start(work, stage, phase, tile_sums, step > 0, row, rows, column)
             tile_sums = _wait(tile_sums, tensors)
-            if work.STORE_STEPS > 0 or step > 0:
-                _free(work, stage)
+            _free(work, stage, True if work.STORE_STEPS > 0 else step > 0)
             stage, phase = work.after(stage, phase)
         tile_sums = _wait(tile_sums, 0)
-        _free(work, stage)
+        _free(work, stage, True)
         if work.STORE_STEPS > 0:
             rounded = rounded_parts(tile_sums, c_matrix.dtype, work.STORE_STEPS)
         left = gl.where(item < work.whole, 1, 0) if SHARED else 1
@@ -282,12 +281,12 @@ def _start(work, stage, phase, tile_sums, goes_on, row: gl.constexpr, rows: gl.c
 
 
 @gluon.jit
-def _free(work, stage):
-    """Gives back the stage before ``stage``."""
+def _free(work, stage, really):
+    """Gives back the stage before ``stage``, if ``really``."""
     if work.BLOCKS > 1:
-        clusters.arrive(work.freed_by_all, work.before(stage), True, work.BLOCKS)
+        clusters.arrive(work.freed_by_all, work.before(stage), really, work.BLOCKS)
     else:
-        mbarrier.arrive(work.freed.index(work.before(stage)))
+        mbarrier.arrive(work.freed.index(work.before(stage)), pred=really)
 
 
 @gluon.jit
