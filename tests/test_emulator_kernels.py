@@ -126,6 +126,18 @@ def test_a_persistent_block_goes_on_with_its_next_tiles(layout, dtype):
             assert memory.isnan().sum() == memory.numel() - out.numel()
 
 
+@pytest.mark.parametrize(
+    "config", [kernel.config for kernel in FAMILIES["tma"].configs if "rotate" in kernel.config.flags], ids=str
+)
+def test_warps_that_begin_with_the_second_tile_of_k_know_whether_there_is_one(config):
+    # One tile of K, two, and three, the last partly filled: of one tile of C, where there is no other to copy ahead; of
+    # two, which are two blocks' or one cluster's; and of three, of which one block, or the cluster, has the next too.
+    for tiles in (1, 2, 3):
+        for M, N in ((24, 16), (24, config.tile_n + 8), (2 * config.tile_m + 8, 16)):
+            for schedule in SCHEDULES:
+                check(Unit("tma", "f16"), config, M, N, config.tile_k * tiles - 8, schedule=schedule)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_rows_do_not_depend_on_the_tiles_that_a_block_computed_before(schedule):
     generator = torch.Generator().manual_seed(4)

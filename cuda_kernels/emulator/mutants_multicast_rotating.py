@@ -127,6 +127,15 @@ MUTANTS = (
         shape=(264, 72, 264),
     ),
     _whole(
+        "begins-with-a-second-tile-of-one",
+        "half of both blocks' warps wait for a second tile where K has one",
+        RING,
+        " || count < 2) return;",
+        ") return;",
+        "deadlock",
+        shape=(72, 200, 40),
+    ),
+    _whole(
         "next-tile-of-first-block",
         "both blocks copy ahead for the first one's next tile",
         ROTATING,

@@ -29,6 +29,8 @@ STAGE = "stage_freed = freed + at.stage * BARRIER_BYTES"
 LATE = "if (!FREED_EARLY) free(stage_freed, loaded, lane);"
 TURN = "if (warp == issuer && ptx::elect_one()) {"
 ADVANCE = "if (!last) at.advance();"
+STAGGER = "if (warp < Config::WARPS / 2 || count < 2) return;"
+SECOND = "    second.advance();\n"
 
 MUTANTS = (
     # when a stage is free
@@ -187,6 +189,24 @@ MUTANTS = (
         "k_tile",
         VALUES,
         "deadlock",
+    ),
+    _rotating(
+        "begins-with-a-second-tile-of-one",
+        "half of the warps wait for a second tile where K has one",
+        STAGGER,
+        STAGGER.replace(" || count < 2", ""),
+        "deadlock",
+        file=RING,
+        shape=(72, 72, 40),
+    ),
+    _rotating(
+        "begins-with-a-third-tile-of-two",
+        "half of the warps wait for the third tile where K has two",
+        SECOND,
+        2 * SECOND,
+        "deadlock",
+        file=RING,
+        shape=(72, 72, 104),
     ),
     _rotating(
         "no-init-fence",
