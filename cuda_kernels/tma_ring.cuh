@@ -87,8 +87,9 @@ struct TmaRing {
                                  from.b_batched ? tile.batch : 0);
   }
 
-  // Half of the warps, of each scheduler one of two, begin when the second of the `count` tiles has landed. From then on
-  // they are behind the others by some k-steps, so that not all store C, or wait for a tile, at the same time.
+  // Half of the warps, of eight one of each scheduler's two, begin when the second of the `count` tiles has landed.
+  // From then on they are behind the others by some k-steps, so that not all store C, or wait for a tile, at the same
+  // time.
   HGEMM_MEMBER void stagger(int warp, int count) const {
     if (warp < Config::WARPS / 2 || count < 2) return;
     Position second;

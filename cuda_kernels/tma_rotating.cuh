@@ -95,11 +95,15 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   ring.meet();  // the mbarriers are initialised for everyone
   if (Config::CLUSTER > 1 && warp == 0 && ptx::elect_one()) start_copying();
 
+  // Of tiles 32 deep a warp tile of 96x64 would be spilled for it. The others keep their position in uniform registers
+  // only if it stands behind them.
+  constexpr bool STAGGER_FIRST = Config::ROLLING && Config::TILE_K < 64;
+  if (STAGGER_FIRST) ring.stagger(warp, work.count);
   WarpTile<T, Config> warp_tile(warp, lane);
   typename Gemm::Ring::Position position;
   uint32_t issuer = 0;  // the warp whose turn it is
 
-  ring.stagger(warp, work.count);
+  if (!STAGGER_FIRST) ring.stagger(warp, work.count);
   ring.load_first(warp_tile, position);
   for (;;) {
     Work next = work;
