@@ -26,6 +26,7 @@ COMPUTED: dict[str, Callable[..., np.ndarray]] = {
     "div": lambda a, b: np.sign(a) * np.sign(b) * (abs(a) // abs(b)), "shl": np.left_shift, "shr": np.right_shift,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
     "bfe": lambda a, first, bits: (a >> first) & ((1 << bits) - 1), "selp": lambda a, b, p: np.where(p, a, b),
+    "not.b32": np.invert, "not.pred": np.logical_not,
     "shfl.sync": lambda a, lane, *_: a[lane], "mapa": lambda a, rank: a + (rank + 1) * WINDOW,
 }  # fmt: skip
 
@@ -76,6 +77,7 @@ class Warp:
     products: list[set[tuple[int, ...]]] = field(default_factory=list)
     operands: set[tuple[int, ...]] = field(default_factory=set)  # of the group that is open
     stores: list[tuple[int, int]] = field(default_factory=list)  # corners of the pieces of C
+    order: str = ""  # of what it began: M a wgmma that overwrites its sums, m one that adds to them, S a store
     waits: str = ""
     met: int = 0  # how often it arrived where the cluster meets
 
@@ -203,7 +205,7 @@ class Block:
                 if stem == "setp":
                     result = COMPARED[name.split(".")[1]](*values)
                 else:
-                    result = COMPUTED[".".join(name.split(".")[:2]) if stem in ("mul", "mad", "shfl") else stem](
+                    result = COMPUTED[".".join(name.split(".")[:2]) if stem in ("mul", "mad", "shfl", "not") else stem](
                         *values
                     )
             warp.registers[operands[0]] = result
@@ -236,6 +238,7 @@ class Block:
             return self.change_registers(warp, numbers[0])
         elif name.startswith("cp.async.bulk.tensor.2d.global"):
             warp.stores.append((numbers[1], numbers[2]))
+            warp.order += "S"
         elif name.startswith("cp.async.bulk.tensor"):
             ranks = [self.rank]
             if "multicast::cluster" in name:
@@ -299,6 +302,7 @@ class Block:
         if name.startswith("wgmma.mma_async"):
             descriptors = [int(self.value(warp, text, "u64")[0]) for text in operands if text.startswith("%rd")]
             extents = 64, int(re.findall(r"m64n(\d+)k16", name)[0])
+            warp.order += "m" if self.value(warp, operands[extents[1] // 2 + 2], "pred")[0] else "M"
             for descriptor, extent, across_k in zip(descriptors, extents, operands[-2:], strict=True):
                 # Each 14 bits in units of 16 bytes: the address; from 64 elements to the next, of an operand that is
                 # contiguous across K; from 8 rows to the next, of another.

@@ -5,6 +5,7 @@ C, or the sums of a part. A product of small integers is then exact, in whatever
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
@@ -33,7 +34,8 @@ def from_bits(numbers: np.ndarray, dtype: torch.dtype) -> np.ndarray:
 
 
 class Product:
-    """Of ``a`` and ``b``, by a configuration: ``c``, NaN where nothing was stored, and the ``sums`` of parts."""
+    """Of ``a`` and ``b``, by a configuration: ``c``, NaN where nothing was stored, and the ``sums`` of parts. How
+    often each of the ``pieces`` of ``c`` was stored, by its corner."""
 
     def __init__(self, config: str, layout: str, a: torch.Tensor, b: torch.Tensor, whole: int, parts: int) -> None:
         self.options, (self.down, self.across) = specialized_options(config), Config.parse(config).cluster_shape
@@ -42,6 +44,7 @@ class Product:
         self.stored = {A: bits(a if layout[0] == "n" else a.t()), B: bits(b if layout[1] == "n" else b.t())}
         self.c = torch.full(self.shape[:2], torch.nan, dtype=a.dtype)
         self.c_bits = self.c.view(torch.int16).numpy().view(np.uint16)
+        self.pieces: Counter[tuple[int, int]] = Counter()
         m, n = self.options["BLOCK_M"], self.options["BLOCK_N"]
         self.tiles = -(-a.shape[0] // m) * -(-b.shape[1] // n)
         self.sums = np.full((parts, self.tiles - whole, m, n), np.nan)
@@ -150,6 +153,7 @@ class NumberBlock(Block):
         if name.startswith("cp.async.bulk.tensor.2d.global"):
             _, x, y, source = (int(self.value(warp, text, "u64")[0]) for text in operands)
             rows, columns = self.product.c_box
+            self.product.pieces[x, y] += 1
             at = swizzled(source + np.arange(2 * rows * columns), 2 * columns)
             inside = self.product.c_bits[y : y + rows, x : x + columns]
             inside[:] = self.bytes[at].view(np.uint16).reshape(rows, columns)[: inside.shape[0], : inside.shape[1]]

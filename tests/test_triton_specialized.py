@@ -26,8 +26,11 @@ SMALLEST = "64x128x128_s4_w64x32_specialized_tail"
 THREE = "192x128x64_s4_w64x32_specialized_tail"
 WIDE = "64x96x128_s5_w32x16_specialized"  # three side by side
 SQUARE = "192x192x64_s4_w64x48_specialized_tail"  # each with two tensors of sums
+MOST = "128x384x64_s3_w64x96_specialized_tail"  # 192 sums a thread, which leave no registers for rounded ones
+MOST_DEEP = "256x192x64_s3_w64x96_specialized_tail"
 # With another Triton: one warpgroup and two, below each other and side by side, three, a shared last wave and none.
-KINDS = (LARGEST, LARGEST.removesuffix("_tail"), SMALLEST, "64x256x64_s5_w64x64_specialized_tail", THREE, WIDE, SQUARE)
+ONE = (SMALLEST, "64x256x64_s5_w64x64_specialized_tail")
+KINDS = (LARGEST, LARGEST.removesuffix("_tail"), *ONE, THREE, WIDE, SQUARE, MOST, MOST_DEEP.removesuffix("_tail"))
 
 
 def with_any_triton(config: str, *more: str) -> Any:
@@ -105,8 +108,9 @@ def test_a_stage_is_given_back_when_its_product_is_done_and_refilled_when_all_ga
     groups = options["DOWN"] * options["ACROSS"]
     # For each 16 of K and each 64 rows of a warpgroup.
     products = options["BLOCK_K"] // 16 * (options["BLOCK_M"] // options["DOWN"] // 64)
-    tensors = 2 if options["BLOCK_N"] == 192 else 1  # that a warpgroup's sums are: 128 columns and 64
-    # A and B are stored along K: boxes of 64 elements. 192 rows are three, and so are 96 and 192 columns.
+    # That a warpgroup's sums are: 128 columns and 64, or 256 and 128.
+    tensors = 2 if options["BLOCK_N"] in (192, 384) else 1
+    # A and B are stored along K: boxes of 64 elements. 192 rows are three, and so are 96, 192 and 384 columns.
     parts = (3 if options["BLOCK_M"] == 192 else 1) + (3 if options["BLOCK_N"] % 3 == 0 else 1)
     copies = -(-options["BLOCK_K"] // 64) * parts
     multiplying = [loop for loop in loops(code.ptx) if "m" in loop]
@@ -143,7 +147,7 @@ def run_blocks(config: str, ptx: str, seed: int, layout: str = "nt") -> Iterator
         yield block
 
 
-OTHERS = [(THREE, "tn"), (WIDE, "nn"), (SQUARE, "nn"), (SQUARE, "tn"), (SQUARE, "tt")]
+OTHERS = [(THREE, "tn"), (WIDE, "nn"), (SQUARE, "nn"), (SQUARE, "tn"), (SQUARE, "tt"), (MOST, "tn"), (MOST_DEEP, "nn")]
 
 
 @pytest.mark.parametrize(("config", "layout"), [*(with_any_triton(config, "nt") for config in ALONE), *OTHERS])
@@ -236,11 +240,13 @@ def test_c_leaves_in_pieces_by_tma_and_parts_by_stores(config: str) -> None:
     groups, rows = options["DOWN"] * options["ACROSS"], options["BLOCK_M"] // options["DOWN"]
     columns = options["BLOCK_N"] // options["ACROSS"]
     width = min(64, columns)
-    pieces = columns // width
-    # Behind the read of the store that used the buffer before, and a barrier; seen by TMA behind fence and barrier.
-    stored = re.findall(rf"rB+s{{{rows * width // 1024}}}FB+S", text)
-    assert len(stored) == groups * pieces == text.count("S")
-    assert pieces % options["C_BUFFERS"] == 0  # so that each tile begins with the first buffer
+    steps, buffers = options["STORE_STEPS"], options["C_BUFFERS"]
+    at_once = min(buffers, columns // max(1, steps) // width)  # pieces
+    # What is stored in the steps of the next tile is in the text once more, for the block's last one.
+    pieces = columns // width * (2 if steps else 1)
+    # Behind the read of the store that used the buffers before, and a barrier; seen by TMA behind fence and barrier.
+    stored = re.findall(rf"r(?:B+s{{{rows * width // 1024}}}){{{at_once}}}FB+S{{{at_once}}}", text)
+    assert len(stored) * at_once == groups * pieces == text.count("S")
     assert ("g" in text) == config.endswith("_tail")
     assert ("griddepcontrol.launch_dependents" in made(config).ptx) == config.endswith("_tail")
     assert set(re.findall(r"st\.global\.(\S+)", made(config).ptx)) <= {"v2.b32"}
@@ -252,7 +258,11 @@ def test_c_leaves_in_pieces_by_tma_and_parts_by_stores(config: str) -> None:
         # With another Triton each configuration in two layouts, and each layout twice.
         pytest.param(config, dtype, layout, marks=[] if (row + column) % 4 in (0, 3) else [pytest.mark.one_triton])
         for row, (config, dtype) in enumerate(
-            [(SMALLEST, FP16), *((config, BF16) for config in (LARGEST, THREE, WIDE, SQUARE))]
+            [
+                *((config, FP16) for config in (SMALLEST, MOST, MOST_DEEP)),
+                *((config, BF16) for config in (LARGEST, THREE, WIDE, SQUARE)),
+                *((config.removesuffix("_tail"), BF16) for config in (MOST, MOST_DEEP)),
+            ]
         )
         for column, layout in enumerate(LAYOUTS)
     ],
@@ -268,7 +278,7 @@ def test_every_layout_and_type_is_multiplied_from_shared_memory(config: str, dty
     expected = f"f32.{kind}.{kind}", "01"[layout[0] == "t"], "01"[layout[1] == "n"]
     assert len(products) == code.ptx.count("wgmma.mma_async")
     assert set(products) == {expected}
-    assert code.spill_loads == 0
+    assert code.spill_loads == code.stack_bytes == 0
 
 
 @pytest.mark.one_triton
@@ -279,13 +289,13 @@ def test_warpgroups_share_a_tile_evenly(config: str) -> None:
     assert options["DOWN"] * options["ACROSS"] * 4 == parsed.warps
     rows, columns = parsed.tile_m // options["DOWN"], parsed.tile_n // options["ACROSS"]
     assert rows % 64 == 0
-    assert columns <= 256
-    assert rows * columns <= 128 * 128  # sums of a thread
+    assert 1 << columns.bit_length() - 1 <= 256  # of the wider tensor of sums, which one wgmma has
+    assert rows * columns <= 128 * {4: 128, 8: 192, 12: 96}[parsed.warps]  # sums of a thread
     for layout in LAYOUTS:
         a, b, c = blocks(config, *layout)
         copied = 64 if parsed.tile_m == 192 else parsed.tile_m
         assert a == ((copied, parsed.tile_k) if layout[0] == "n" else (parsed.tile_k, copied))
-        copied = {96: 32, 192: 64}.get(parsed.tile_n, parsed.tile_n)
+        copied = {96: 32, 192: 64, 384: 128}.get(parsed.tile_n, parsed.tile_n)
         assert b == ((parsed.tile_k, copied) if layout[1] == "n" else (copied, parsed.tile_k))
         assert c == (rows, min(64, columns))
 
@@ -293,7 +303,7 @@ def test_warpgroups_share_a_tile_evenly(config: str) -> None:
 @pytest.mark.parametrize("config", [case for case in EVERY if str(case.values[0]).endswith("_tail")])
 def test_parts_are_added_16_bytes_a_thread(config: str) -> None:
     options = specialized_options(config)
-    columns = {192: 64}.get(options["BLOCK_N"], options["BLOCK_N"])
+    columns = {192: 64, 384: 128}.get(options["BLOCK_N"], options["BLOCK_N"])
     names = add_shared_tiles.arg_names
     constants = {name: options[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")} | {
         "PARTS": 2,
