@@ -14,8 +14,8 @@ The copying warp has few registers, so that the others can have more (setmaxnreg
 items. The grid is persistent. Rounded sums take half the registers, so that the next item's have room beside them, and
 the tensor cores have work while a tile of C goes through shared memory; see ``store_steps`` for where it cannot.
 
-The extents of a tensor have to be powers of two, which 192 rows and 96 or 192 columns are not: of such a tile of A or B
-there is a copy for each 64 rows or columns, or 32, and 192 columns of sums are two tensors.
+The extents of a tensor have to be powers of two, which 192 rows and 96, 192 or 384 columns are not: of such a tile of A
+or B there are three copies, one below or beside the other, and 192 or 384 columns of sums are two tensors.
 
 An item is a tile of C, or with ``SHARED`` one part of K of a tile; see ``shared_tiles``.
 

@@ -128,8 +128,8 @@ def warpgroups(config: Config) -> tuple[int, int]:
 def store_steps(config: Config) -> int:
     """In how many steps of K a tile is stored while the next one is multiplied: its left half in the first and its
     right half in the second, or, of 64 columns, all in the first. 0 where it is stored at once: a thread has no
-    registers to keep it in, rounded, beside 192 sums, nor beside 96 where there are three warpgroups. An item of work
-    has at least as many steps.
+    registers to keep it in, rounded, beside 192 sums, nor beside 96 where there are three warpgroups, nor beside 128
+    and what a cluster adds to address. An item of work has at least as many steps.
     """
     groups, down = warpgroups(config)
     if groups == 3 or config.tile_m * config.tile_n > 128 * config.threads or config.cluster > 1:
