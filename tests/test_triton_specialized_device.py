@@ -45,17 +45,18 @@ def test_every_length_of_the_ring_is_exact_each_time(record: Backend, config: st
 def test_blocks_with_several_tiles_and_a_last_wave(record: Backend, config: str, dtype: torch.dtype) -> None:
     programs = torch.cuda.get_device_properties(0).multi_processor_count
     tile = TMA.find(config).config
-    # Two waves and a half, and ragged edges.
-    M, N, K = 10 * tile.tile_m - 3, (programs // 4) * tile.tile_n - 8, 2048
+    # Two waves and a half, and ragged edges. Of K also one step and two, in which the tile before is stored.
+    M, N = 10 * tile.tile_m - 3, (programs // 4) * tile.tile_n - 8
     generator = torch.Generator("cuda").manual_seed(4)
-    a, b, expected = exact_integers(M, N, K, dtype, "cuda", generator)
     room = torch.full((M + 1, N + 8), torch.nan, dtype=dtype, device="cuda")
-    for _ in range(5):
-        out = room[:M, :N]
-        record.run(a, b, out.fill_(torch.nan), config)
-        assert torch.equal(out, expected)
-        assert room[M:].isnan().all()
-        assert room[:, N:].isnan().all()
+    for K in (8, tile.tile_k + 8, 2048):
+        a, b, expected = exact_integers(M, N, K, dtype, "cuda", generator)
+        for _ in range(5):
+            out = room[:M, :N]
+            record.run(a, b, out.fill_(torch.nan), config)
+            assert torch.equal(out, expected), K
+            assert room[M:].isnan().all()
+            assert room[:, N:].isnan().all()
 
 
 def test_parts_are_added_to_the_same_bits_each_time(record: Backend, config: str) -> None:
