@@ -307,6 +307,43 @@ def test_a_stage_is_freed_only_behind_its_last_ldmatrix(unit: Unit, arch: str) -
         assert not destinations_in_flight(instructions[: arrivals[0]], begun_before=end), name
 
 
+def fragments(tile: Config) -> tuple[int, int]:
+    """Of A along a warp tile's rows, and of B along its columns, of which one ldmatrix loads two."""
+    return tile.warp_m // 16, tile.warp_n // 8
+
+
+def main_loop(tile: Config, code: str) -> list[str]:
+    """The instructions that one tile of K is multiplied by: of the loops that hold so many products the shortest."""
+    lines = [(int(address, 16), text) for address, text in re.findall(r"/\*([0-9a-f]{4,5})\*/\s+([^;]+);", code)]
+    loops = [
+        [text for address, text in lines if start <= address <= end]
+        for end, branch in lines
+        if (target := re.search(r"BRA.* 0x([0-9a-f]+)", branch)) and (start := int(target[1], 16)) < end
+    ]
+    rows, columns = fragments(tile)
+    products = tile.tile_k // 16 * rows * columns
+    return min((loop for loop in loops if sum("HMMA" in text for text in loop) >= products), key=len)
+
+
+@TMA_UNITS
+def test_each_product_has_an_operand_of_the_one_before(unit: Unit, arch: str) -> None:
+    """Within a row of fragments that of A, at its end that of B, but for the first product of a k-step: the rows of a
+    warp tile of 64 meet B to and fro. Registers tell, since both sets of fragments stay where they are."""
+    seen = 0
+    for name, code in machine_code(unit, arch).items():
+        tile = Config.parse(name)
+        if (tile.warp_m, tile.warp_n) not in ((64, 64), (64, 32)):
+            continue  # one or two rows of few columns, or fragments that are loaded in between
+        operands = [re.findall(r"\bR\d+", text)[1:3] for text in main_loop(tile, code) if "HMMA" in text]
+        same_a = [one[0] == other[0] for one, other in itertools.pairwise(operands)]
+        same_b = [one[1] == other[1] for one, other in itertools.pairwise(operands)]
+        steps, (rows, columns) = tile.tile_k // 16, fragments(tile)
+        assert (sum(same_a), sum(same_b)) == (steps * rows * (columns - 1), steps * (rows - 1)), name
+        assert not any(a and b for a, b in zip(same_a, same_b, strict=True)), name
+        seen += 1
+    assert seen
+
+
 @TMA_UNITS
 def test_the_tensor_cores_pass_a_tile_with_two_branches(unit: Unit, arch: str) -> None:
     """In the main loop of a kernel that frees stages by mbarriers: to the wait for the next tile, if it has not landed,
@@ -316,16 +353,8 @@ def test_the_tensor_cores_pass_a_tile_with_two_branches(unit: Unit, arch: str) -
         if not frees_by_mbarriers(name):
             continue
         tile = Config.parse(name)
-        lines = [(int(address, 16), text) for address, text in re.findall(r"/\*([0-9a-f]{4,5})\*/\s+([^;]+);", code)]
-        loops = [
-            [text for address, text in lines if start <= address <= end]
-            for end, branch in lines
-            if (target := re.search(r"BRA.* 0x([0-9a-f]+)", branch)) and (start := int(target[1], 16)) < end
-        ]
-        rows, columns = tile.warp_m // 16, tile.warp_n // 8  # fragments; of B two by one ldmatrix
-        products = tile.tile_k // 16 * rows * columns
-        loop = min((loop for loop in loops if sum("HMMA" in text for text in loop) >= products), key=len)
-        assert sum("HMMA" in text for text in loop) == products, name
+        loop, rows, columns = main_loop(tile, code), *fragments(tile)
+        assert sum("HMMA" in text for text in loop) == tile.tile_k // 16 * rows * columns, name
         assert sum("LDSM" in text for text in loop) == tile.tile_k // 16 * (rows + columns // 2), name
         if (tile.warp_m, tile.warp_n) == (64, 64):  # no address is turned by the swizzle: each turn has a register
             assert not any(re.search(r"LOP3\.LUT R\d+, R\S+, 0x[246]0, RZ, 0x3c", text) for text in loop), name
