@@ -5,7 +5,7 @@ A table is made from files of results by a rule, and by nothing else:
     python -m hgemm.ranking --json plots/results/h200-squares.json > hgemm/tables/h200-squares.json
     python -m hgemm.ranking --json plots/results/h200-llm.json > hgemm/tables/h200-llm.json
     cd plots/results && python -m hgemm.ranking --configurations --json \\
-        h200-{llm,llm-fp16,squares,squares-fp16,squares-again,squares-fp16-again,techniques}.json \\
+        h200-{llm,llm-fp16,squares,squares-fp16,techniques}.json \\
         configurations/*.json \\
         > ../../hgemm/tables/h200-configurations.json
 

@@ -222,6 +222,28 @@ def counters_table() -> str:
     return "\n".join(lines)
 
 
+def squares_table() -> str:
+    """Of each square from 2048 up torch's rate, `triton` beside it in both types, and `cuda_tma`."""
+    bf16, fp16 = read(RESULTS / "h200-squares.json"), read(RESULTS / "h200-squares-fp16.json")
+    titles = ["`torch`, TFLOPS", "`triton`, of torch", "and in fp16", "its configuration", "`cuda_tma`, of torch"]
+    lines = heading("bf16", titles)
+    for case in bf16.cases:
+        if case.M < SIZES[0]:
+            continue
+        torch, triton = named(case, "torch"), named(case, "triton")
+        assert torch is not None and triton is not None
+        cells = [f"{case.M}³", f"{speed(torch).median:.0f}", _of_torch(case, "triton")]
+        cells += [_of_torch(case_of(fp16, case.M, "fp16"), "triton"), f"`{triton.config}`", _of_torch(case, "cuda_tma")]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _of_torch(case: CaseResult, backend: str) -> str:
+    row = named(case, backend)
+    ratio = row and relative(row, named(case, "torch"))
+    return f"{ratio.median:.3f}" if ratio else ""
+
+
 def host_table(name: str = "h200-e2e.json") -> str:
     """Host time of a call: torch's, and everybody else's over that of torch called in the same way."""
     path = RESULTS / name
@@ -283,6 +305,7 @@ def tables() -> dict[str, str]:
     techniques = read(RESULTS / "h200-techniques.json")
     return {
         "contestants": contestants(case_of(techniques, *TABLE_CASE)),
+        "squares": squares_table(),
         "questions": questions(techniques, read(RESULTS / "ladder" / "h200-ladder.json")),
         "ladder": ladder_table(),
         "counters": counters_table(),

@@ -31,11 +31,11 @@ def test_every_picture_and_link_exists() -> None:
         assert target.startswith("https://") or (ROOT / target).exists(), target
 
 
-def test_the_squares_compare_with_their_repetition_as_the_words_say() -> None:
+def test_squares_compare_with_their_repetition_as_the_words_say() -> None:
     words = " ".join((ROOT / "plots" / "README.md").read_text().split())
     verdicts = []
-    for name in ("h200-squares", "h200-squares-fp16"):
-        first, second = read(RESULTS / f"{name}.json"), read(RESULTS / f"{name}-again.json")
+    for name in ("h200-squares-earlier", "h200-squares-fp16-earlier"):
+        first, second = (read(RESULTS / "configurations" / f"{name}{end}.json") for end in ("", "-again"))
         assert first.run.sources == second.run.sources
         verdicts += [change.verdict for change in compare(first, second, margin=0.01).changes]
     same, ambiguous = verdicts.count("same"), verdicts.count("ambiguous")

@@ -178,7 +178,7 @@ def test_committed_tables_name_what_there_is() -> None:
 
 def test_the_committed_configurations_are_what_the_rule_makes(capsys: pytest.CaptureFixture[str]) -> None:
     results = ROOT / "plots" / "results"
-    names = ("llm", "llm-fp16", "squares", "squares-fp16", "squares-again", "squares-fp16-again", "techniques")
+    names = ("llm", "llm-fp16", "squares", "squares-fp16", "techniques")
     sources = [results / f"h200-{name}.json" for name in names]
     sources += sorted((results / "configurations").glob("*.json"))
     assert ranking.main(["--configurations", "--json", *map(str, sources)]) == 0
