@@ -99,8 +99,8 @@ struct WarpAccumulators {
         for (int e = 0; e < 4; ++e) accumulators[i][j][e] = 0.0f;
   }
 
-  // The fragments of B in the order in which a row of A meets them: to and fro, so that each mma has an operand of the
-  // one before, which the tensor cores still hold. The last row goes forward.
+  // The fragments of B in the order in which a row of A meets them: to and fro, so that each mma of a k-step but the
+  // first has an operand of the one before. The last row goes forward: fragments of B that roll give way in that order.
   HGEMM_HOST_DEVICE int turning(int row, int column) {
     return (ROW_FRAGMENTS - row) % 2 ? column : COLUMN_FRAGMENTS - 1 - column;
   }

@@ -89,7 +89,7 @@ struct TmaRing {
 
   // Half of the warps, of eight one of each scheduler's two, begin when the second of the `count` tiles has landed.
   // From then on they are behind the others by some k-steps, so that not all store C, or wait for a tile, at the same
-  // time.
+  // time. (Of four warps they are two schedulers' own.)
   HGEMM_MEMBER void stagger(int warp, int count) const {
     if (warp < Config::WARPS / 2 || count < 2) return;
     Position second;

@@ -5,6 +5,7 @@
 // a slower warp catches up before anyone has to wait for it; S - LAG tiles are copied ahead.
 //
 //   start copying tiles 0 .. S-LAG-1
+//   half of the warps: wait for tile 1, if there is one, so as to stay behind the others: stagger in tma_ring.cuh
 //   wait for tile 0; load its first fragments
 //   for each tile of K:
 //     the warp whose turn it is: wait until all have freed tile - LAG; start copying tile + S-LAG into its stage
@@ -95,8 +96,8 @@ tma_rotating_gemm(const HGEMM_GRID_CONSTANT TensorMap a_map, const HGEMM_GRID_CO
   ring.meet();  // the mbarriers are initialised for everyone
   if (Config::CLUSTER > 1 && warp == 0 && ptx::elect_one()) start_copying();
 
-  // Of tiles 32 deep a warp tile of 96x64 would be spilled for it. The others keep their position in uniform registers
-  // only if it stands behind them.
+  // Behind `warp_tile` this wait would spill a warp tile of 96x64 where tiles are 32 deep. Ahead of it, the other
+  // kernels would no longer keep their position in uniform registers.
   constexpr bool STAGGER_FIRST = Config::ROLLING && Config::TILE_K < 64;
   if (STAGGER_FIRST) ring.stagger(warp, work.count);
   WarpTile<T, Config> warp_tile(warp, lane);

@@ -143,12 +143,14 @@ def named(case: CaseResult, name: str) -> Row | None:
     return max(rows, key=lambda row: speed(row).median, default=None)
 
 
-def projections(results: Results) -> str:
-    """By backend and M, the geometric mean over the products of a file of speed relative to torch, bf16."""
+def projections(results: Results, counted: bool = False) -> str:
+    """By backend and M, the geometric mean over the products of a file of speed relative to torch, bf16. ``counted``:
+    the headings say over how many."""
     cases = [case for case in results.cases if case.dtype == TABLE_CASE[1]]
     rows_of_c = sorted({case.M for case in cases})
     names = dict.fromkeys(row.backend for case in cases for row in timed_rows(case) if row.backend != "torch")
-    lines = heading("of torch", [f"M = {M:,}" for M in rows_of_c])
+    products = {M: sum(case.M == M for case in cases) for M in rows_of_c}
+    lines = heading("of torch", [f"M = {M:,}" + f", {products[M]} products" * counted for M in rows_of_c])
     for name in names:
         cells = []
         for M in rows_of_c:
@@ -309,7 +311,7 @@ def tables() -> dict[str, str]:
         "questions": questions(techniques, read(RESULTS / "ladder" / "h200-ladder.json")),
         "ladder": ladder_table(),
         "counters": counters_table(),
-        "projections": projections(read(RESULTS / "h200-llm.json")),
+        "projections": projections(read(RESULTS / "h200-llm.json"), counted=True),
         "batched": projections(read(RESULTS / "h200-batched.json")),
         "host": host_table(),
         "predictions": predictions_table(),

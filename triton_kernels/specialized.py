@@ -62,7 +62,7 @@ def matmul_specialized(
     M,
     N,
     K,
-    whole,
+    whole,  # this and parts are read only if SHARED
     parts,
     A_LAYOUT: gl.constexpr,
     B_LAYOUT: gl.constexpr,
@@ -87,6 +87,7 @@ def matmul_specialized(
     a_copies: gl.constexpr = BLOCK_M // a_matrix.block_shape[0 if A_LAYOUT == "n" else 1]
     b_columns: gl.constexpr = b_matrix.block_shape[1 if B_LAYOUT == "n" else 0]
     widths: gl.constexpr = powers_of_two(BLOCK_N // ACROSS)
+    gl.static_assert(STORE_STEPS == 0 or len(widths) == 1, "sums that wait to be stored are one tensor")
     gl.static_assert(ACROSS == 1 or len(widths) == 1, "a ring of B has the columns of all warpgroups in their order")
     a_ring = _allocate(a_matrix, STAGES * a_copies)
     b_rings = ()
@@ -106,9 +107,11 @@ def matmul_specialized(
     if blocks > 1:
         freed_by_all = clusters.allocate_barriers()
         clusters.init(freed_by_all, STAGES, groups * blocks)
+    # A short K is padded by steps of zeros: an item has the steps in which the tile before is stored.
+    steps = gl.maximum(tile_count(K, BLOCK_K), STORE_STEPS)
     work = Work(
         (a_ring, b_rings, filled, freed, freed_by_all),
-        (tile_count(M, BLOCK_M), tile_count(N, BLOCK_N), gl.maximum(tile_count(K, BLOCK_K), STORE_STEPS), whole, parts),
+        (tile_count(M, BLOCK_M), tile_count(N, BLOCK_N), steps, whole, parts),
         A_LAYOUT,
         B_LAYOUT,
         a_copies,
@@ -123,7 +126,7 @@ def matmul_specialized(
         if groups == 1:
             gl.warp_specialize(
                 [
-                    (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                    (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
                     (copy, (work, a_matrix, b_matrix)),
                     (meet, ()),
                     (meet, ()),
@@ -136,8 +139,8 @@ def matmul_specialized(
             gl.static_assert(groups == 2, "no cluster has three multiplying warpgroups")
             gl.warp_specialize(
                 [
-                    (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
-                    (multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                    (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
+                    (multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
                     (copy, (work, a_matrix, b_matrix)),
                     (meet, ()),
                     (meet, ()),
@@ -149,7 +152,7 @@ def matmul_specialized(
     elif groups == 1:
         gl.warp_specialize(
             [
-                (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
                 (copy, (work, a_matrix, b_matrix)),
             ],
             [1],
@@ -158,8 +161,8 @@ def matmul_specialized(
     elif groups == 2:
         gl.warp_specialize(
             [
-                (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
-                (multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
+                (multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
                 (copy, (work, a_matrix, b_matrix)),
             ],
             [4, 1],
@@ -168,9 +171,9 @@ def matmul_specialized(
     else:
         gl.warp_specialize(
             [
-                (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
-                (multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
-                (multiply_third, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED)),
+                (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
+                (multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
+                (multiply_third, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
                 (copy, (work, a_matrix, b_matrix)),
             ],
             [4, 4, 1],

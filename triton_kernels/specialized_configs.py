@@ -19,13 +19,13 @@ TARGET = 90
 SHARED_BYTES = LIMITS[9, 0].shared_bytes_per_block
 
 # Bytes of shared memory a block, the same for all layouts: the ring, two mbarriers a stage, and what each warpgroup
-# stages C in: two buffers of 64 columns, or one where it has no more columns or the stages leave no room for more. One
-# block a multiprocessor. First those whose blocks are alone.
+# stages C in: two buffers of 64 columns, or one where it stores no more at a time or the stages leave no room for more.
+# One block a multiprocessor. First those whose blocks are alone.
 ALONE = {
     "128x256x64_s4_w64x64_specialized": 229_576,
     "128x256x64_s4_w64x64_specialized_tail": 229_592,
-    # With three stages blocks wait for their tiles, and so stay in step: what several multiprocessors ask for at the
-    # same time L2 reads once, and the device clocks higher.
+    # With three stages the device clocks higher. Probably since blocks that wait for their tiles stay in step, and L2
+    # reads once what several multiprocessors ask for at the same time.
     "128x256x64_s3_w64x64_specialized": 180_416,
     "128x256x64_s3_w64x64_specialized_tail": 180_432,
     # Half as many sums again a thread, and for each of them 11 and 22% fewer bytes from L2: a higher clock. A wave is
@@ -41,14 +41,14 @@ ALONE = {
     "192x192x64_s4_w64x48_specialized_tail": 221_436,
     "192x128x64_s4_w64x32_specialized": 213_196,
     "192x128x64_s4_w64x32_specialized_tail": 213_212,
-    "128x128x64_s6_w64x32_specialized": 229_608,
-    "128x128x64_s6_w64x32_specialized_tail": 229_624,
+    "128x128x64_s6_w64x32_specialized": 213_224,
+    "128x128x64_s6_w64x32_specialized_tail": 213_240,
     # For 128 and 64 rows, where few tiles share out a long K and the time is that of reading B; of a column-major B the
     # long steps read 256 bytes at a time.
-    "128x128x128_s3_w64x32_specialized_tail": 229_584,
+    "128x128x128_s3_w64x32_specialized_tail": 213_200,
     "128x64x128_s4_w32x32_specialized_tail": 213_208,
     "64x256x64_s5_w64x64_specialized_tail": 221_388,
-    "64x128x128_s4_w64x32_specialized_tail": 213_172,
+    "64x128x128_s4_w64x32_specialized_tail": 204_980,
     # Of 128 x 6144 one wave of an H200, where those of 64x64 are 1.45.
     "64x96x128_s5_w32x16_specialized": 217_316,
 }
@@ -64,8 +64,9 @@ SPECIALIZED = ALONE | MULTICAST
 
 # Of a thread, by how many warpgroups multiply. It holds up to 192 sums, 96 where there are three, and what it has to
 # address: with 24 for that of the copying warp, which is the least there is, 504 of the 512 that 128 threads share are
-# used. No 192x256: a wgmma of 256 columns takes 154 registers, and ptxas gives it no more than the 128 that each of 512
-# threads is launched with.
+# used. (Where one multiplies, Triton gives it what the copying one leaves, and its number is not read.) No 192x256: a
+# wgmma of 256 columns takes 154 registers, and ptxas gives it no more than the 128 that each of 512 threads is launched
+# with.
 REGISTERS = {1: 240, 2: 240, 3: 160}
 COPY_REGISTERS = 24
 
@@ -94,7 +95,8 @@ def specialized_options(name: str) -> dict[str, Any]:
     # Pieces of C are 64 columns, the 128 bytes of a swizzled row.
     piece = groups * rows * 128
     room = SHARED_BYTES - 2 * config.stages * config.tile_k * (config.tile_m + config.tile_n)
-    buffers = 2 if columns % 128 == 0 and 2 * piece <= room else 1
+    stored = columns // max(1, store_steps(config))  # columns at a time
+    buffers = 2 if stored % 128 == 0 and 2 * piece <= room else 1
     return {
         "BLOCK_M": config.tile_m * blocks_m,
         "BLOCK_N": config.tile_n * blocks_n,
@@ -128,8 +130,9 @@ def warpgroups(config: Config) -> tuple[int, int]:
 def store_steps(config: Config) -> int:
     """In how many steps of K a tile is stored while the next one is multiplied: its left half in the first and its
     right half in the second, or, of 64 columns, all in the first. 0 where it is stored at once: a thread has no
-    registers to keep it in, rounded, beside 192 sums, nor beside 96 where there are three warpgroups, nor beside 128
-    and what a cluster adds to address. An item of work has at least as many steps.
+    registers to keep it in, rounded, beside 192 sums, nor beside the most that three warpgroups have, 96, nor in a
+    cluster beside 128. The smaller tiles of three warpgroups and of clusters are stored at once too, which spares a
+    case. An item of work has at least as many steps.
     """
     groups, down = warpgroups(config)
     if groups == 3 or config.tile_m * config.tile_n > 128 * config.threads or config.cluster > 1:

@@ -46,7 +46,8 @@ def store(
     GROUP: gl.constexpr,
     C_BUFFERS: gl.constexpr,
 ):
-    """Rounds and stores what a warpgroup has of a tile of C, from (``row``, ``column``) of the tile on."""
+    """Stores what a warpgroup has of a tile of C, from (``row``, ``column``) of the tile on, and rounds it if it
+    is not yet."""
     m, n = work.corner(tile)
     _store_at(sums, c_ring, c_matrix, m + row, n + column, GROUP, C_BUFFERS)
 

@@ -203,7 +203,6 @@ def _multiply(
     DOWN: gl.constexpr,
     ACROSS: gl.constexpr,
     C_BUFFERS: gl.constexpr,
-    SHARED: gl.constexpr,
     GROUP: gl.constexpr,
 ):
     """The multiplying warpgroup GROUP, counted from 0: its part of the tile of C of all items of the block."""
@@ -218,7 +217,7 @@ def _multiply(
     for index in gl.static_range(tensors):
         tile_sums += (_no_sums(work, rows, work.WIDTHS[index]),)
     rounded = rounded_parts(tile_sums, c_matrix.dtype, work.STORE_STEPS) if work.STORE_STEPS > 0 else ()
-    tile, left = 0, 0  # the one before, and whether it is rounded and yet to be stored
+    tile, pending = 0, 0  # the one before, and whether it is rounded and yet to be stored
     stage = 0
     phase = 0
     for item in range(gl.program_id(0), work.items(), gl.num_programs(0)):
@@ -227,7 +226,7 @@ def _multiply(
             if part > 0:
                 tile_sums = _wait(tile_sums, tensors)
                 _free(work, stage, True)
-            if left > 0:
+            if pending > 0:
                 first = column + part * (columns // work.STORE_STEPS)
                 store(work, rounded[part], c_ring, c_matrix, tile, row, first, GROUP, C_BUFFERS)
             stage, phase = work.after(stage, phase)
@@ -241,8 +240,8 @@ def _multiply(
         _free(work, stage, True)
         if work.STORE_STEPS > 0:
             rounded = rounded_parts(tile_sums, c_matrix.dtype, work.STORE_STEPS)
-        left = gl.where(item < work.whole, 1, 0) if SHARED else 1
-        if SHARED and item >= work.whole:
+            pending = gl.where(item < work.whole, 1, 0) if work.SHARED else 1
+        if work.SHARED and item >= work.whole:
             place_sums = sums + place.to(gl.int64) * (work.BLOCK_M * work.BLOCK_N)
             for index in gl.static_range(tensors):
                 leave(tile_sums[index], place_sums, row, column + work.FIRSTS[index], work.BLOCK_N)
@@ -250,7 +249,7 @@ def _multiply(
             for index in gl.static_range(tensors):
                 first = column + work.FIRSTS[index]
                 store(work, tile_sums[index], c_ring, c_matrix, tile, row, first, GROUP, C_BUFFERS)
-    if left > 0:
+    if pending > 0:
         for part in gl.static_range(work.STORE_STEPS):
             first = column + part * (columns // work.STORE_STEPS)
             store(work, rounded[part], c_ring, c_matrix, tile, row, first, GROUP, C_BUFFERS)
@@ -299,15 +298,15 @@ def _wait(tile_sums, LEFT: gl.constexpr):
 
 
 @gluon.jit
-def multiply_first(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED):
-    _multiply(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED, 0)
+def multiply_first(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS):
+    _multiply(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, 0)
 
 
 @gluon.jit
-def multiply_second(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED):
-    _multiply(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED, 1)
+def multiply_second(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS):
+    _multiply(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, 1)
 
 
 @gluon.jit
-def multiply_third(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED):
-    _multiply(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, SHARED, 2)
+def multiply_third(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS):
+    _multiply(work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS, 2)
