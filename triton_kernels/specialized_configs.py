@@ -227,10 +227,10 @@ def programs_of(config: Config, multiprocessors: int) -> int:
 def sharing_of(config: Config, multiprocessors: int, M: int, N: int, K: int) -> Sharing:
     """How the kernel shares out the tiles of an M x N product over K, if ``config`` is one that shares them. Those of
     the blocks of a cluster are one."""
-    tiles, part_steps = math.prod(config.tiles(M, N)) // config.cluster, max(1, store_steps(config))
+    tiles, steps = math.prod(config.tiles(M, N)) // config.cluster, -(-K // config.tile_k)
     if "tail" not in config.flags:
         return Sharing(tiles, 1)
     step = config.tile_k * step_cost(config.tile_m, config.tile_n)
     reading = READING_COST * (M + N) * K / multiprocessors
-    programs, steps = programs_of(config, multiprocessors), max(-(-K // config.tile_k), part_steps)
+    programs, part_steps = programs_of(config, multiprocessors), max(1, store_steps(config))
     return share(tiles, programs, steps, step, config.tile_m * config.tile_n, reading, part_steps)

@@ -179,10 +179,7 @@ def copy(work, a_matrix, b_matrix):
                     column = n + work.FIRSTS[ring] + copy * work.B_COLUMNS
                     b_tile = work.b_rings[ring].index(stage * work.B_COPIES[ring] + copy)
                     clusters.load(b_matrix, [k, column] if work.B_LAYOUT == "n" else [column, k], landed, b_tile)
-            stage += 1
-            if stage == work.STAGES:
-                stage = 0
-                phase ^= 1
+            stage, phase = work.after(stage, phase)
     if work.BLOCKS > 1:
         clusters.meet()
 
@@ -213,7 +210,7 @@ def _multiply(
     tensors: gl.constexpr = len(work.WIDTHS)
     if work.BLOCKS > 1:
         clusters.meet()
-    tile_sums = ()
+    tile_sums = ()  # overwritten by the first wgmma of each item
     for index in gl.static_range(tensors):
         tile_sums += (_no_sums(work, rows, work.WIDTHS[index]),)
     rounded = rounded_parts(tile_sums, c_matrix.dtype, work.STORE_STEPS) if work.STORE_STEPS > 0 else ()
@@ -221,7 +218,7 @@ def _multiply(
     stage = 0
     phase = 0
     for item in range(gl.program_id(0), work.items(), gl.num_programs(0)):
-        for part in gl.static_range(work.STORE_STEPS):
+        for part in gl.static_range(work.STORE_STEPS):  # the first steps, behind which the tile before is stored
             tile_sums = _start(work, stage, phase, tile_sums, part > 0, row, rows, column)
             if part > 0:
                 tile_sums = _wait(tile_sums, tensors)
