@@ -18,7 +18,7 @@ LIMIT = 240  # seconds
 @pytest.fixture(scope="module")
 def driver(tmp_path_factory):
     product = tmp_path_factory.mktemp("driver") / "driver"
-    flags = [flag for flag in FLAGS if flag not in ("-O2", "-g1", "-fPIC")]
+    flags = [flag for flag in FLAGS if flag not in ("-g1", "-fPIC")]
     sources = (DRIVER, FOLDER / "emulator" / "emulator.cpp")
     command = (*toolchain.find_cxx().command, *flags, *SANITIZE, f"-I{FOLDER}", *sources, "-o", product)
     compiled = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT)

@@ -114,8 +114,9 @@ def compile_mutant(mutant: Mutant, core: Path, folder: Path) -> Path:
     source, product = folder / "unit.cpp", folder / "unit.so"
     unit = Unit(mutant.family, "f16").source()
     source.write_text(only_config(unit, FAMILIES[mutant.family].index(mutant.config)))
-    flags = [flag for flag in FLAGS if flag not in ("-O2", "-g1")]
-    compiler = (*toolchain.find_cxx().command, *flags, "-O1", *LIBRARY_FLAGS, f"-I{folder}")
+    # Compiling is most of the time: each is run a few times at most.
+    flags = [flag for flag in FLAGS if flag != "-g1"]
+    compiler = (*toolchain.find_cxx().command, *flags, "-O0", *LIBRARY_FLAGS, f"-I{folder}")
     command = [*compiler, str(source), str(core), "-o", str(product)]
     compiled = subprocess.run(command, capture_output=True, text=True)
     if compiled.returncode:
@@ -124,14 +125,15 @@ def compile_mutant(mutant: Mutant, core: Path, folder: Path) -> Path:
 
 
 def only_config(unit: str, index: int) -> str:
-    """The text of a unit that instantiates one kernel; the others would only take time to compile."""
+    """The text of a unit with one kernel; the others would only take time to compile."""
     using = re.search(r"^using ThisUnit = hgemm::Unit<(.*)>;$", unit, flags=re.MULTILINE)
     if using is None:
         raise DoesNotApply(
             "the text of a unit does not name its kernels in a line 'using ThisUnit = hgemm::Unit<...>;'"
         )
     kernel = re.split(r"(?<=>), ", using[1])[index]
-    return unit.replace(using[0], f"using ThisUnit = hgemm::Unit<{kernel}>;")
+    others = rf"^struct Config_(?!{index}\b)\d+ [^}}]*}};\nstatic_assert[^\n]*\n"
+    return re.sub(others, "", unit, flags=re.MULTILINE).replace(using[0], f"using ThisUnit = hgemm::Unit<{kernel}>;")
 
 
 def multiply(library: EmulatedLibrary, mutant: Mutant, schedule: str) -> tuple[tuple[str, ...], set[str]]:
