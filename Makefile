@@ -12,8 +12,9 @@
 VENV := .venv
 PYTHON3 := python3
 PYTHON := $(if $(VENV),$(VENV)/bin/python,$(PYTHON3))
-# Two processes halve the waiting on the compilers; a bare environment need not have pytest-xdist.
-PYTEST_ARGS := $(if $(VENV),-n 2 --dist worksteal)
+# Two processes halve the waiting on the compilers; a bare environment need not have pytest-xdist. Each computes with one
+# thread: those of OpenMP spin while they wait, and would take the processors from the other process.
+PYTEST := $(if $(VENV),OMP_NUM_THREADS=1 )$(PYTHON) -m pytest $(if $(VENV),-n 2 --dist worksteal)
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 
@@ -48,7 +49,7 @@ lint: $(TEST_INSTALLED)
 	$(PYTHON) -m mypy -p hgemm
 
 pytest: $(TEST_INSTALLED)
-	$(PYTHON) -m pytest $(PYTEST_ARGS)
+	$(PYTEST)
 
 # nvcc from PyPI, only where it has work to do (on a GPU, or in CI, which compiles every kernel) and there is none yet.
 NVCC_MISSING := import os, torch; from hgemm.cuda_kernels.toolchain import describe; \
@@ -71,7 +72,7 @@ newest-triton oldest-triton: $(TEST_INSTALLED)
 	rm -rf build/$@
 	$(PYTHON) -m pip install --quiet --target build/$@ --no-deps --upgrade '$(TRITON)'
 	PYTHONPATH=build/$@ $(PYTHON) -c 'import triton; print("Triton", triton.__version__)'
-	PYTHONPATH=build/$@ $(PYTHON) -m pytest $(PYTEST_ARGS) -m "not one_triton" tests/test_triton_*.py
+	PYTHONPATH=build/$@ $(PYTEST) -m "not one_triton" tests/test_triton_*.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info
