@@ -11,9 +11,10 @@ A table is made from files of results by a rule, and by nothing else:
 
 The rule. For each case, the contestants are ordered by the median of their times. Left out are backends that do not
 promise one rounding of an fp32 sum (``Properties.exact_integers``: torch and cublas with the flags that torch starts
-with), and cublaslt where it was tuned, because ``matmul`` never tunes. With --configurations, of each backend of which
-several configurations were timed in a case, the quickest is kept. Of several runs the last counts, as shares of torch's
-time; what earlier ones alone timed is brought to its scale by what both did, but never made quicker. Where a case was
+with), and cublaslt where it was tuned, because ``matmul`` never tunes. A case that lacks a backend of which the file
+has others ranks nobody: whoever is absent need not be slower. With --configurations, of each backend of which several
+configurations were timed in a case, the quickest is kept. Of several runs the last counts, as shares of torch's time;
+what earlier ones alone timed is brought to its scale by what both did, but never made quicker. Where a case was
 measured in both types bf16 counts before fp16, in which torch is not equally fast, however late that was.
 """
 
@@ -43,6 +44,14 @@ def from_results(document: dict[str, Any], source: str) -> dict[str, Any]:
         eligible -= {"cublaslt"}
     _bursts_alone(document, source)
     cases = [case for case in document["cases"] if case.get("batch", 1) == 1 and _whole(case["rows"])]
+    # Who lacks a case, though the file has others of it, is not known to be slower there: such a case ranks nobody.
+    entries = [_ranking(_whole(case["rows"]), eligible) for case in cases]
+    everybody = {entry["backend"] for ranking in entries for entry in ranking}
+    ranked = [
+        (case, ranking)
+        for case, ranking in zip(cases, entries, strict=True)
+        if {entry["backend"] for entry in ranking} == everybody
+    ]
     if not cases:
         raise ValueError(f"no case of {source} was measured to its end, so no ranking is made of it")
     return {
@@ -50,10 +59,7 @@ def from_results(document: dict[str, Any], source: str) -> dict[str, Any]:
         "device": document["env"]["gpu"],
         "source": source,
         "measured": document["run"]["utc"],
-        "cases": [
-            {**{name: case[name] for name in _NAMED}, "ranking": _ranking(_whole(case["rows"]), eligible)}
-            for case in cases
-        ],
+        "cases": [{**{name: case[name] for name in _NAMED}, "ranking": ranking} for case, ranking in ranked],
     }
 
 

@@ -88,15 +88,25 @@ def cases_of(results: Results, device: Rates) -> list[Case]:
 
 def _latest(cases: Sequence[Case]) -> list[Case]:
     """One case of each product and dtype. Of what was timed several times, in this order, the last time counts: the
-    kernel may have changed since. What earlier runs alone timed is brought to the last one's scale by torch's times."""
+    kernel may have changed since. What earlier runs alone timed is brought to the last one's scale by the times of the
+    backend's kernels that are in both, or else by torch's."""
     merged: dict[tuple[Size, str], Case] = {}
     for earlier in reversed(cases):
         last = merged.setdefault((earlier.size, earlier.dtype), earlier)
         if last is earlier:
             continue
-        scale = last.torch / earlier.torch if last.torch and earlier.torch else 1.0
-        known = {timing.kernel for timing in last.timings}
-        more = (replace(timing, us=timing.us * scale) for timing in earlier.timings if timing.kernel not in known)
+        known = {timing.kernel: timing.us for timing in last.timings}
+        of_torch = last.torch / earlier.torch if last.torch and earlier.torch else 1.0
+        changes: dict[str, list[float]] = {}
+        for timing in earlier.timings:
+            if timing.kernel in known:
+                changes.setdefault(timing.kernel.backend, []).append(known[timing.kernel] / timing.us)
+        more = []
+        for timing in earlier.timings:
+            if timing.kernel not in known:
+                of_backend = changes.get(timing.kernel.backend)
+                scale = statistics.geometric_mean(of_backend) if of_backend else of_torch
+                more.append(replace(timing, us=timing.us * scale))
         merged[earlier.size, earlier.dtype] = replace(last, timings=(*last.timings, *more))
     return list(merged.values())
 

@@ -108,10 +108,7 @@ STAGES = (
     _bench("triton-squares", 300, f"{_sizes(256)} {_EACH} triton"),
     _bench("triton-128", 100, f"{_projections(128)} {_EACH} 'triton:*specialized*' 'triton:*split*' 'triton:64x*'"),
     _bench(
-        "triton-llm",
-        300,
-        f"{_projections(128, 1024, 8192)} {_EACH} 'triton:64x*' 'triton:1*x128*' 'triton:*x256*' "
-        "'triton:128x384*' 'triton:256x192*'",
+        "triton-llm", 300, f"{_projections(128, 1024, 8192)} {_EACH} 'triton:64x*' 'triton:1*x128*' 'triton:*x256*'"
     ),
     _bench(
         "triton-few", 200, f"{_projections(1, 16)} {_EACH} 'triton:16x*' 'triton:32x*' 'triton:64x*' triton_pointer"

@@ -2,17 +2,24 @@
 Blocks of a cluster are run together.
 
 What only computes elements of C is left out: a register that depends on it is unknown, and no branch may. Lanes of a
-warp run together. Which warp goes on, and which copy lands, is drawn at every point where others could tell.
+warp run together. Which warp goes on, and which copy lands, is drawn at every point where others could tell. When
+a store of C has read its piece is not: see ``ptx_staging``.
 """
 
+import functools
 import random
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from ptx_staging import Race, Staging
 
-LANES = np.arange(32)
+from hgemm.config import Config
+from hgemm.triton_kernels.specialized_configs import blocks
+
+A, B, C = 0, 5, 10  # the parameters that are their descriptors: of what is passed for one, it is the first of five
+LANES, ALL = np.arange(32), np.full(32, True)
 SHARED, PARAMETERS = 0, 1 << 30  # addresses: of shared memory, and of a parameter at its index from here on
 STATIC = 1 << 20  # of what is declared in shared memory
 WINDOW = 1 << 24  # of shared memory; that of the block of rank r in a cluster is also at r + 1 of them
@@ -31,12 +38,23 @@ COMPUTED: dict[str, Callable[..., np.ndarray]] = {
 }  # fmt: skip
 
 
+@functools.cache
+def in_all_lanes(number: int) -> np.ndarray:
+    """Not to be changed, as no register is."""
+    return np.full(32, number)
+
+
 class Hang(Exception):
     """No warp can go on."""
 
 
-class Race(Exception):
-    """A tile is read that has not arrived, or is overwritten while it is read."""
+def box_shapes(config: str, layout: str) -> dict[int, tuple[int, int]]:
+    """Rows of what one copy moves to or from a block, and the bytes of each: 128 of a stored row, or all there are."""
+    (a, b, c), (down, across) = blocks(config, *layout), Config.parse(config).cluster_shape
+    a = (a[0] // down, a[1]) if layout[0] == "n" else (a[0], a[1] // down)
+    b = (b[0], b[1] // across) if layout[1] == "n" else (b[0] // across, b[1])
+    boxes = {A: a, B: b, C: (c[0] // down, c[1] // across)}
+    return {matrix: (rows, min(128, 2 * columns)) for matrix, (rows, columns) in boxes.items()}
 
 
 @dataclass
@@ -79,18 +97,18 @@ class Warp:
     stores: list[tuple[int, int]] = field(default_factory=list)  # corners of the pieces of C
     order: str = ""  # of what it began: M a wgmma that overwrites its sums, m one that adds to them, S a store
     waits: str = ""
+    alone: bool = False  # the kernel in front is over
     met: int = 0  # how often it arrived where the cluster meets
 
 
 class Block:
-    """``numbers``: the last 32-bit parameters. ``box_shapes``: rows of what a copy moves, and the bytes of each,
-    by index of its parameter."""
+    """``numbers``: the last 32-bit parameters. ``boxes``: see ``box_shapes``."""
 
     def __init__(
         self,
         ptx: str,
         numbers: list[int],
-        box_shapes: dict[int, tuple[int, int]],
+        boxes: dict[int, tuple[int, int]],
         program: int,
         programs: int,
         seed: int,
@@ -101,7 +119,7 @@ class Block:
         declared = re.findall(r"\.param\b[^,)]*?(\.\w+) (\w+_param_\d+)(?:\[\d+\])?[,)\s]", head)
         narrow = [name for kind, name in declared if kind == ".u32"]
         self.parameters = dict(zip(narrow[-len(numbers) :], numbers, strict=True))
-        self.box_shapes, self.random = box_shapes, random.Random(seed)
+        self.box_shapes, self.random = boxes, random.Random(seed)
         self.special = {"%clusterid.x": program, "%nclusterid.x": programs, "%cluster_ctarank": rank}
         self.special |= {"%ctaid.x": blocks * program + rank, "%nctaid.x": blocks * programs, "global_smem": SHARED}
         self.special |= dict.fromkeys(re.findall(r"\.shared \.align \d+ \.b8 (\w+)\[", body), STATIC)
@@ -116,6 +134,7 @@ class Block:
         self.mbarriers: dict[int, Mbarrier] = {}
         self.memory: dict[int, int] = {}
         self.boxes: dict[int, Box] = {}
+        self.staging = Staging()
         self.flying: list[tuple[Box, Mbarrier, int]] = []
         self.turn = 0
         self.running: dict[int, Iterator[Callable[[], bool]]] = {}  # warps that have not returned
@@ -142,12 +161,13 @@ class Block:
         elif base.startswith("%") and base not in self.special:
             number = warp.registers[base]
         elif base in self.special:
-            number = np.full(32, self.special[base])
+            number = in_all_lanes(self.special[base])
         elif "_param_" in base:
-            number = np.full(32, PARAMETERS + int(base.rpartition("_")[2]))
+            number = in_all_lanes(PARAMETERS + int(base.rpartition("_")[2]))
         else:
-            number = np.full(32, int(base))
-        number = number + int(offset or 0)
+            number = in_all_lanes(int(base))
+        if offset:
+            number = number + int(offset)
         bits = int(kind[1:]) if kind[1:] in ("16", "32") else 0
         if bits and kind[0] == "s":
             return (number + (1 << bits - 1)) % (1 << bits) - (1 << bits - 1)
@@ -163,7 +183,7 @@ class Block:
         while True:
             guard, name, operands = self.code[at]
             at += 1
-            lanes = np.full(32, True)
+            lanes = ALL
             if guard:
                 lanes = warp.registers[guard.lstrip("!")].astype(bool) ^ guard.startswith("!")
                 if not lanes.any():
@@ -174,6 +194,7 @@ class Block:
                 table = self.tables.get(operands[-1])
                 at = self.labels[table[int(self.value(warp, operands[0], "u32")[0])] if table else operands[0]]
             elif stem == "ret":
+                self.staging.leave(warp.index)
                 return
             elif stem in ("mbarrier", "bar", "barrier", "setmaxnreg") or name.startswith("cp.async.bulk.tensor"):
                 warp.waits = f"{name} {operands}"
@@ -181,12 +202,20 @@ class Block:
                 yield self.synchronise(warp, name, operands, lanes)
             elif stem == "wgmma":
                 self.multiply(warp, name, operands)
+            elif name == "griddepcontrol.wait":
+                warp.alone = True
             elif stem == "elect":
                 warp.registers[operands[1]] = LANES == 0
+            elif stem in ("cp", "fence"):
+                self.stage(warp, name, operands)
             else:
                 self.compute(warp, stem, name, kind, operands)
 
     def compute(self, warp: Warp, stem: str, name: str, kind: str, operands: list[str]) -> None:
+        if stem == "stmatrix":
+            assert ".x4." in name
+            self.staging.write(warp.index, self.value(warp, operands[0], "u32"), 16)  # a row of eight elements a lane
+            return
         try:
             if name == "ld.param.b32":
                 result = np.full(32, self.parameters[operands[1]])
@@ -196,8 +225,9 @@ class Block:
                 (first,) = set(map(int, self.value(warp, operands[1], "u32")))
                 result = np.full(32, int.from_bytes(bytes(self.memory[first + i] for i in range(4)), "little"))
             elif name.startswith("st.shared") and kind == "b32":
-                values = np.array([self.value(warp, text, "u32")[0] for text in operands[1:]], "<u4")
                 first = int(self.value(warp, operands[0], "u32")[0])
+                self.staging.write(warp.index, np.array([first]), 4 * len(operands[1:]))
+                values = np.array([self.value(warp, text, "u32")[0] for text in operands[1:]], "<u4")
                 self.memory |= {first + i: byte for i, byte in enumerate(values.tobytes())}
                 return
             else:
@@ -238,8 +268,11 @@ class Block:
             return self.change_registers(warp, numbers[0])
         elif name.startswith("cp.async.bulk.tensor.2d.global"):
             warp.stores.append((numbers[1], numbers[2]))
+            self.staging.store(warp.index, numbers[3], self.size_of(numbers[0] - PARAMETERS))
             warp.order += "S"
         elif name.startswith("cp.async.bulk.tensor"):
+            if not warp.alone:
+                raise Race("a tile is copied that the kernel in front may yet write")
             ranks = [self.rank]
             if "multicast::cluster" in name:
                 mask = numbers.pop()
@@ -253,6 +286,14 @@ class Block:
             self.barriers[barrier] = (0, opened + 1) if come + 1 == warps else (come + 1, opened)
             return lambda: self.barriers[barrier][1] > opened
         return lambda: True
+
+    def stage(self, warp: Warp, name: str, operands: list[str]) -> None:
+        if name.startswith("cp.async.bulk.commit_group"):
+            self.staging.commit(warp.index)
+        elif name.startswith("cp.async.bulk.wait_group"):
+            self.staging.wait(warp.index, int(operands[0]))
+        elif name.startswith("fence.proxy.async"):
+            self.staging.fence(warp.index)
 
     def change_registers(self, warp: Warp, wanted: int) -> Callable[[], bool]:
         def ready() -> bool:
@@ -294,6 +335,7 @@ class Block:
         matrix -= PARAMETERS
         if any(destination in group for warp in self.warps for group in [*warp.reading, warp.open]):
             raise Race(f"turn {turn} overwrites what a warpgroup still reads")
+        self.staging.overwrite(np.array([destination]), self.size_of(matrix))
         self.boxes[destination] = Box(turn, matrix, (corner[0], corner[1]))
         self.copies.append(self.boxes[destination])
         self.flying.append((self.boxes[destination], self.mbarrier(mbarrier), self.size_of(matrix)))

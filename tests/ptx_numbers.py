@@ -10,12 +10,11 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from ptx_block import LANES, PARAMETERS, Block, Warp, run_cluster
+from ptx_block import LANES, PARAMETERS, A, B, Block, C, Warp, box_shapes, run_cluster
 
 from hgemm.config import Config
-from hgemm.triton_kernels.specialized_configs import blocks, specialized_options
+from hgemm.triton_kernels.specialized_configs import specialized_options
 
-A, B = 0, 5  # the parameters that are their descriptors
 WORKSPACE = 1 << 40  # an address
 SWIZZLE_BYTES = {1: 128, 2: 64, 3: 32}  # by the number in a descriptor of wgmma
 CHUNKS = {128: 7, 64: 3, 32: 1}  # the bits of a row's number that its 16-byte chunks are exchanged by
@@ -38,7 +37,7 @@ class Product:
     often each of the ``pieces`` of ``c`` was stored, by its corner."""
 
     def __init__(self, config: str, layout: str, a: torch.Tensor, b: torch.Tensor, whole: int, parts: int) -> None:
-        self.options, (self.down, self.across) = specialized_options(config), Config.parse(config).cluster_shape
+        self.options, self.blocks = specialized_options(config), Config.parse(config).cluster
         self.dtype, self.shape = a.dtype, (a.shape[0], b.shape[1], a.shape[1])
         self.whole, self.parts = whole, parts
         self.stored = {A: bits(a if layout[0] == "n" else a.t()), B: bits(b if layout[1] == "n" else b.t())}
@@ -48,14 +47,10 @@ class Product:
         m, n = self.options["BLOCK_M"], self.options["BLOCK_N"]
         self.tiles = -(-a.shape[0] // m) * -(-b.shape[1] // n)
         self.sums = np.full((parts, self.tiles - whole, m, n), np.nan)
-        of_a, of_b, of_c = blocks(config, *layout)
-        block_a = (of_a[0] // self.down, of_a[1]) if layout[0] == "n" else (of_a[0], of_a[1] // self.down)
-        block_b = (of_b[0], of_b[1] // self.across) if layout[1] == "n" else (of_b[0] // self.across, of_b[1])
-        self.boxes = {matrix: (rows, min(128, 2 * n)) for matrix, (rows, n) in ((A, block_a), (B, block_b))}
-        self.c_box = of_c[0] // self.down, of_c[1] // self.across
+        self.boxes = box_shapes(config, layout)
 
     def run(self, ptx: str, programs: int, seed: int) -> None:
-        numbers, size = [*self.shape, self.whole, self.parts], self.down * self.across
+        numbers, size = [*self.shape, self.whole, self.parts], self.blocks
         for program in range(programs):
             seeds = [8 * seed + 4 * program + rank for rank in range(size)]
             run_cluster([NumberBlock(self, ptx, numbers, program, programs, seeds[i], i, size) for i in range(size)])
@@ -107,10 +102,13 @@ class NumberBlock(Block):
                 descriptors, (rows, np.arange(columns)), operands[-2:], strict=True
             )
         )
-        for index, register in enumerate(registers):
-            row, column = LANES // 4 + 8 * (index // 2 % 2), 8 * (index // 4) + 2 * (LANES % 4) + index % 2
-            total = (a @ b.T)[row, column] + (self.floats(warp, register) if used else 0)
-            warp.registers[register] = total.astype(np.float32).view(np.uint32).astype(np.int64)
+        index = np.arange(len(registers))[:, None]
+        row, column = LANES // 4 + 8 * (index // 2 % 2), 8 * (index // 4) + 2 * (LANES % 4) + index % 2
+        total = (a @ b.T)[row, column]
+        if used:
+            total += [self.floats(warp, register) for register in registers]
+        results = total.astype(np.float32).view(np.uint32).astype(np.int64)
+        warp.registers |= zip(registers, results, strict=True)
 
     def operand(self, descriptor: int, elements: np.ndarray, across_k: bool) -> np.ndarray:
         """Rows of A or columns of B, 16 of K each. Contiguous across K it is patterns of as many elements as a swizzled
@@ -130,6 +128,7 @@ class NumberBlock(Block):
             high, low = (bits(torch.from_numpy(self.floats(warp, x)).to(self.product.dtype)) for x in operands[1:])
             warp.registers[operands[0]] = high.astype(np.int64) << 16 | low
         elif name == "stmatrix.sync.aligned.m8n8.x4.shared.b16":
+            super().compute(warp, stem, name, kind, operands)
             rows = self.value(warp, operands[0], "u32")
             for index, text in enumerate(operands[1:]):
                 at = rows[8 * index + LANES // 4] + 4 * (LANES % 4)
@@ -152,9 +151,10 @@ class NumberBlock(Block):
     def synchronise(self, warp: Warp, name: str, operands: list[str], active: np.ndarray) -> Callable[[], bool]:
         if name.startswith("cp.async.bulk.tensor.2d.global"):
             _, x, y, source = (int(self.value(warp, text, "u64")[0]) for text in operands)
-            rows, columns = self.product.c_box
+            rows, row_bytes = self.box_shapes[C]
+            columns = row_bytes // 2
             self.product.pieces[x, y] += 1
-            at = swizzled(source + np.arange(2 * rows * columns), 2 * columns)
+            at = swizzled(source + np.arange(rows * row_bytes), row_bytes)
             inside = self.product.c_bits[y : y + rows, x : x + columns]
             inside[:] = self.bytes[at].view(np.uint16).reshape(rows, columns)[: inside.shape[0], : inside.shape[1]]
         return super().synchronise(warp, name, operands, active)

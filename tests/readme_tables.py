@@ -143,10 +143,10 @@ def named(case: CaseResult, name: str) -> Row | None:
     return max(rows, key=lambda row: speed(row).median, default=None)
 
 
-def projections(results: Results, counted: bool = False) -> str:
-    """By backend and M, the geometric mean over the products of a file of speed relative to torch, bf16. ``counted``:
-    the headings say over how many."""
-    cases = [case for case in results.cases if case.dtype == TABLE_CASE[1]]
+def projections(found: list[CaseResult], counted: bool = False) -> str:
+    """By backend and M, the geometric mean over products of speed relative to torch, bf16. ``counted``: the headings
+    say over how many."""
+    cases = [case for case in found if case.dtype == TABLE_CASE[1]]
     rows_of_c = sorted({case.M for case in cases})
     names = dict.fromkeys(row.backend for case in cases for row in timed_rows(case) if row.backend != "torch")
     products = {M: sum(case.M == M for case in cases) for M in rows_of_c}
@@ -311,8 +311,14 @@ def tables() -> dict[str, str]:
         "questions": questions(techniques, read(RESULTS / "ladder" / "h200-ladder.json")),
         "ladder": ladder_table(),
         "counters": counters_table(),
-        "projections": projections(read(RESULTS / "h200-llm.json"), counted=True),
-        "batched": projections(read(RESULTS / "h200-batched.json")),
+        "projections": projections(
+            [
+                *(case for case in read(RESULTS / "h200-llm.json").cases if case.M != 128),
+                *read(RESULTS / "configurations" / "h200-llm-128.json").cases,
+            ],
+            counted=True,
+        ),
+        "batched": projections(read(RESULTS / "h200-batched.json").cases),
         "host": host_table(),
         "predictions": predictions_table(),
         "check": checked(),

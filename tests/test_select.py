@@ -157,10 +157,13 @@ def test_a_board_of_the_fitted_kind_is_predicted_with_its_own_rates(
         ("h200-squares-fp16.json", "2048x2048x2048 fp16"),
         ("h200-llm.json", "16x28672x4096 bf16"),
         ("h200-llm-fp16.json", "16x28672x4096 fp16"),
+        ("h200-llm-128.json", "128x28672x4096 bf16"),
+        ("h200-llm-128-fp16.json", "128x28672x4096 fp16"),
     ],
 )
 def test_the_committed_table_is_what_the_rule_makes(name: str, case: str, capsys: pytest.CaptureFixture[str]) -> None:
-    source = str(ROOT / "plots" / "results" / name)
+    (path,) = (ROOT / "plots" / "results").rglob(name)
+    source = str(path)
     assert ranking.main(["--json", source]) == 0
     assert capsys.readouterr().out == (ROOT / "hgemm" / "tables" / name).read_text()
     assert ranking.main([source]) == 0
@@ -204,6 +207,15 @@ def run_of(
         "run": {"utc": f"2026-01-0{day}T00:00:00Z", "options": {"mode": mode, "rounds": 2}},
         "cases": [{"M": 8, "N": 16, "K": 32, "dtype": dtype, "layout": "nn", "rows": rows}],
     }
+
+
+def test_a_case_that_lacks_a_backend_of_the_file_ranks_nobody() -> None:
+    document = run_of({("cuda_tma", "a"): [2.0, 2.0], ("triton", "b"): [1.0, 1.0]})
+    document["run"]["options"]["tune_cublaslt"] = False
+    (case,) = document["cases"]
+    document["cases"].append({**case, "M": 16, "rows": case["rows"][:1]})
+    (ranked,) = ranking.from_results(document, "made up")["cases"]
+    assert (ranked["M"], [entry["backend"] for entry in ranked["ranking"]]) == (8, ["triton", "cuda_tma"])
 
 
 def test_of_each_backend_the_quickest_configuration_by_its_share_of_torchs_time() -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import triton
 from test_triton_launcher import RECORD, STREAM, compilations, hopper
 
 from hgemm.problem import Problem
@@ -15,6 +16,11 @@ from hgemm.triton_kernels import host_descriptors, shared_tiles, specialized
 from hgemm.triton_kernels.launcher import Launcher
 
 LARGEST = "128x256x64_s4_w64x64_specialized_tail"
+SMALL = "128x64x128_s4_w32x32_specialized_tail"
+CLUSTER = "64x64x128_s6_w32x32_multicast-b_specialized"
+NOT_3_6 = pytest.mark.skipif(
+    triton.__version__.startswith("3.6."), reason="Gluon of Triton 3.6 sends no tile to several blocks"
+)
 __all__ = ["compilations", "hopper"]  # fixtures
 
 
@@ -91,3 +97,35 @@ def test_by_address_the_same_is_launched() -> None:
     assert [d.shape for d in found.arguments[:3]] == [[4096, 264], [200, 4096], [264, 200]]
     batch = Problem.from_tensors(torch.stack((a, a)), b, torch.zeros(2, 200, 264, dtype=torch.float16))
     assert specialized.bind(batch, LARGEST) is None
+
+
+@pytest.mark.parametrize(
+    ("M", "N", "config", "dependent"),
+    [
+        (512, 512, SMALL, True),
+        (128, 4096, SMALL, False),  # reads B for longer than it multiplies
+        pytest.param(128, 4096, CLUSTER, True, marks=NOT_3_6),
+    ],
+)
+def test_a_product_may_be_launched_before_the_kernel_in_front_ends(
+    M: int, N: int, config: str, dependent: bool, compilations: list[str]
+) -> None:
+    a, b = torch.zeros(M, 64, dtype=torch.bfloat16), torch.zeros(64, N, dtype=torch.bfloat16)
+    specialized.launch(a, b, torch.zeros(M, N, dtype=torch.bfloat16), config)
+    (form,) = specialized._launcher.forms.values()
+    assert form.kernel.metadata.launch_pdl == dependent
+    (launch,) = RECORD.launches
+    assert RECORD.kernels[launch.function].name == "matmul_specialized"
+
+
+def test_both_ways_of_launching_are_compiled_once_each(compilations: list[str]) -> None:
+    for M in (512, 64, 512, 64):
+        a, b = torch.zeros(M, 64, dtype=torch.bfloat16), torch.zeros(64, 512, dtype=torch.bfloat16)
+        specialized.launch(a, b, torch.zeros(M, 512, dtype=torch.bfloat16), SMALL)
+    assert len(compilations) == 2
+    first, second = specialized._launcher.forms.values()
+    assert first.kernel.metadata.launch_pdl
+    assert not second.kernel.metadata.launch_pdl
+    functions = [launch.function for launch in RECORD.launches]
+    assert functions == functions[:2] * 2
+    assert len(set(functions)) == 2

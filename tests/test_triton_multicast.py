@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import triton
-from ptx_block import Block, Hang, Race, run_cluster
+from ptx_block import A, B, Block, Hang, Race, box_shapes, run_cluster
 
 from hgemm.config import Config, warp_tile
 from hgemm.devices import LIMITS
@@ -17,7 +17,6 @@ from hgemm.triton_kernels.compile_ahead import Compiled, compile_ahead
 from hgemm.triton_kernels.configs import TMA
 from hgemm.triton_kernels.specialized_configs import (
     MULTICAST,
-    blocks,
     programs_of,
     sharing_of,
     specialized_options,
@@ -27,9 +26,7 @@ pytestmark = pytest.mark.skipif(
     triton.__version__.startswith("3.6."), reason="Gluon of Triton 3.6 sends no tile to several blocks"
 )
 
-LARGE = "128x256x64_s4_w64x64_multicast-b_specialized"
-SMALL = "64x64x128_s6_w32x32_multicast-b_specialized"
-A, B = 0, 5  # the parameters that are their descriptors
+CLUSTER = "64x64x128_s6_w32x32_multicast-b_specialized"
 PROGRAMS = 2
 
 
@@ -68,22 +65,15 @@ def test_a_cluster_fits_and_its_shared_tiles_are_sent_by_one_block(config: str) 
     assert set(re.findall(r"expect_tx\S* _, \[%r\d+\], (\d+);", code.ptx)) == {str(stage_bytes)}
 
 
-def boxes_of(config: str, layout: str) -> dict[int, tuple[int, int]]:
-    """Rows of what one copy brings a block, and bytes of each: 64 elements, or fewer if they are all."""
-    (a, b, _), (down, across) = blocks(config, *layout), Config.parse(config).cluster_shape
-    a = (a[0] // down, a[1]) if layout[0] == "n" else (a[0], a[1] // down)
-    b = (b[0], b[1] // across) if layout[1] == "n" else (b[0] // across, b[1])
-    return {matrix: (rows, 2 * min(64, columns)) for matrix, (rows, columns) in ((A, a), (B, b))}
-
-
 def run_clusters(config: str, ptx: str, seed: int, layout: str = "nt") -> Iterator[Block]:
     """The blocks of a product of 3 x 3 tiles of clusters, the last partly full, with more steps of K than stages."""
     options, size = specialized_options(config), Config.parse(config).cluster
     M, N, K = 3 * options["BLOCK_M"] - 42, 3 * options["BLOCK_N"] - 8, depth(config)
+    boxes = box_shapes(config, layout)
     numbers = [M, N, K, 8, 3] if config.endswith("_tail") else [M, N, K, 9, 1]
     for program in range(PROGRAMS):
         cluster = [
-            Block(ptx, numbers, boxes_of(config, layout), program, PROGRAMS, 8 * seed + 4 * program + rank, rank, size)
+            Block(ptx, numbers, boxes, program, PROGRAMS, 8 * seed + 4 * program + rank, rank, size)
             for rank in range(size)
         ]
         run_cluster(cluster)
@@ -139,13 +129,12 @@ def test_every_block_multiplies_its_own_tiles_and_stores_them(config: str) -> No
 
 @pytest.mark.one_triton
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
-@pytest.mark.parametrize("config", [LARGE, SMALL])
-def test_no_layout_hangs_or_overwrites_what_is_read(config: str, layout: str) -> None:
-    options, parsed = specialized_options(config), Config.parse(config)
-    code = made(config, layout)
+def test_no_layout_hangs_or_overwrites_what_is_read(layout: str) -> None:
+    options, parsed = specialized_options(CLUSTER), Config.parse(CLUSTER)
+    code = made(CLUSTER, layout)
     assert code.spill_loads == code.stack_bytes == 0
     stored = Counter(
-        corner for block in run_clusters(config, code.ptx, 6, layout) for warp in block.warps for corner in warp.stores
+        corner for block in run_clusters(CLUSTER, code.ptx, 6, layout) for warp in block.warps for corner in warp.stores
     )
     rows, width = parsed.tile_m // options["DOWN"], min(64, parsed.tile_n // options["ACROSS"])
     pieces = itertools.product(range(0, 3 * options["BLOCK_N"], width), range(0, 3 * options["BLOCK_M"], rows))
@@ -157,34 +146,32 @@ ARRIVALS = r"mbarrier\.init\S+ \[%r\d+\], "
 
 @pytest.mark.one_triton
 @pytest.mark.parametrize(
-    ("config", "pattern", "replacement"),
+    ("pattern", "replacement"),
     [
-        # A block's own warpgroups, or those of all but one: a stage is sent while it is read.
-        (LARGE, rf"({ARRIVALS})4;", r"\g<1>2;"),
-        (LARGE, rf"({ARRIVALS})4;", r"\g<1>3;"),
-        (SMALL, rf"({ARRIVALS})2;", r"\g<1>1;"),
-        (SMALL, rf"({ARRIVALS})2;", r"\g<1>3;"),
+        # A block's own warpgroup alone: a stage is sent while it is read. Or one that is not there.
+        (rf"({ARRIVALS})2;", r"\g<1>1;"),
+        (rf"({ARRIVALS})2;", r"\g<1>3;"),
         # Each arrives in its own block alone, or in one.
-        (LARGE, r"setp\.lt\.u32 %arrives, %rank, (%r\d+);", r"setp.lt.u32 %arrives, %rank, 1;"),
-        (LARGE, r"(mapa\.shared::cluster\.u32 %remote, %r\d+), %rank;", r"\1, %cluster_ctarank;"),
+        (r"setp\.lt\.u32 %arrives, %rank, (%r\d+);", r"setp.lt.u32 %arrives, %rank, 1;"),
+        (r"(mapa\.shared::cluster\.u32 %remote, %r\d+), %rank;", r"\1, %cluster_ctarank;"),
         # One block is sent the tile, or the bytes are not all expected.
-        (LARGE, r"mov\.b16 (\s*%rs\d+), 3;", r"mov.b16 \1, 1;"),
-        (LARGE, r"mov\.b16 (\s*%rs\d+), 3;", r"mov.b16 \1, 2;"),
-        (LARGE, r"expect_tx(\S+) _, \[(%r\d+)\], 49152", r"expect_tx\1 _, [\2], 32768"),
+        (r"mov\.b16 (\s*%rs\d+), 3;", r"mov.b16 \1, 1;"),
+        (r"mov\.b16 (\s*%rs\d+), 3;", r"mov.b16 \1, 2;"),
+        (r"expect_tx(\S+) _, \[(%r\d+)\], 32768", r"expect_tx\1 _, [\2], 24576"),
         # The copying warp does not wait for the stage.
-        (LARGE, r"mbarrier\.try_wait[^;]*;(\s*@!complete bra\.uni waitLoop;\s*mov)", r"\1"),
+        (r"mbarrier\.try_wait[^;]*;(\s*@!complete bra\.uni waitLoop;\s*mov)", r"\1"),
         # Nobody waits for the others, before the first tile is sent and after the last one.
-        (LARGE, r"barrier\.cluster\.wait\.acquire\.aligned;", ""),
+        (r"barrier\.cluster\.wait\.acquire\.aligned;", ""),
         # A warp does not come where all have to.
-        (LARGE, r"barrier\.cluster\.arrive\.relaxed\.aligned;(?!.*barrier\.cluster\.arrive)", ""),
+        (r"barrier\.cluster\.arrive\.relaxed\.aligned;(?!.*barrier\.cluster\.arrive)", ""),
     ],
 )
-def test_a_cluster_out_of_step_is_found(config: str, pattern: str, replacement: str) -> None:
-    ptx, count = re.subn(pattern, replacement, made(config).ptx, flags=re.DOTALL)
+def test_a_cluster_out_of_step_is_found(pattern: str, replacement: str) -> None:
+    ptx, count = re.subn(pattern, replacement, made(CLUSTER).ptx, flags=re.DOTALL)
     assert count
     with pytest.raises((Hang, Race)):
         for seed in range(12):
-            for _ in run_clusters(config, ptx, seed):
+            for _ in run_clusters(CLUSTER, ptx, seed):
                 pass
 
 
@@ -192,10 +179,10 @@ def test_the_tiles_of_a_cluster_are_one_where_the_last_wave_is_shared() -> None:
     config = Config.parse("128x256x64_s4_w64x64_multicast-b_specialized_tail")
     assert programs_of(config, 132) == 66
     assert specialized_options(config.name)["num_ctas"] == 2
-    assert programs_of(Config.parse(SMALL), 8) == 4
+    assert programs_of(Config.parse(CLUSTER), 8) == 4
     # 8 x 12 tiles of 256 x 256: one wave of 66 and 30 left.
     whole, parts = sharing_of(config, 132, 2048, 3072, 8192)
     assert (whole, parts) == (66, 2)
-    assert sharing_of(Config.parse(LARGE), 132, 2048, 3072, 8192) == (96, 1)
-    # 129 rows are two tiles of 128, and one of the cluster.
-    assert sharing_of(Config.parse(LARGE), 132, 129, 256, 64) == (1, 1)
+    assert sharing_of(Config.parse(config.name.removesuffix("_tail")), 132, 2048, 3072, 8192) == (96, 1)
+    # 65 rows are two tiles of 64, and one of the cluster.
+    assert sharing_of(Config.parse(CLUSTER), 132, 65, 64, 64) == (1, 1)

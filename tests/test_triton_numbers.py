@@ -10,15 +10,18 @@ import torch
 import triton
 from ptx_numbers import Product
 
-from hgemm.problem import LAYOUTS
 from hgemm.triton_kernels.compile_ahead import compile_ahead
 from hgemm.triton_kernels.configs import TMA
 from hgemm.triton_kernels.specialized_configs import specialized_options
 
 SQUARE = "192x192x64_s4_w64x48_specialized_tail"
-CLUSTER = "128x256x64_s4_w64x64_multicast-b_specialized"
+CLUSTER = "64x64x128_s6_w32x32_multicast-b_specialized"
+MOST = "192x256x64_s3_w96x64_specialized_tail"
 TALL = "192x128x64_s4_w64x32_specialized_tail"
 STORED_AT = r"(?=[\s\S]{,9000}?tensor\.2d\.global\S* \[%rd\d+, \{\2,)"  # the register that was computed
+
+
+pytestmark = pytest.mark.usefixtures("three_warpgroups_followed")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,9 +56,12 @@ def computed(config: str, layout: str, dtype: torch.dtype, ptx: str) -> tuple[to
 @pytest.mark.parametrize(
     ("config", "layout", "dtype"),
     [
-        *((SQUARE, layout, torch.bfloat16) for layout in LAYOUTS),
+        # With another Triton two of the layouts, in which each operand is stored both ways.
+        *((SQUARE, layout, torch.bfloat16) for layout in ("nn", "tt")),
+        *(pytest.param(SQUARE, layout, torch.bfloat16, marks=pytest.mark.one_triton) for layout in ("nt", "tn")),
         (CLUSTER, "nn", torch.bfloat16),
         (TALL, "tn", torch.float16),
+        (MOST, "tt", torch.float16),
     ],
     ids=str,
 )

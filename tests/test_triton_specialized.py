@@ -1,5 +1,7 @@
 """The specialised kernel of Hopper, compiled with no GPU: who copies, who multiplies, and what each waits for."""
 
+import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import triton
-from ptx_block import Block, Hang, Race
+from ptx_block import A, B, Block, Hang, Race, box_shapes
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -26,11 +28,11 @@ SMALLEST = "64x128x128_s4_w64x32_specialized_tail"
 THREE = "192x128x64_s4_w64x32_specialized_tail"
 WIDE = "64x96x128_s5_w32x16_specialized"  # three side by side
 SQUARE = "192x192x64_s4_w64x48_specialized_tail"  # each with two tensors of sums
-MOST = "128x384x64_s3_w64x96_specialized_tail"  # 192 sums a thread, which leave no registers for rounded ones
-MOST_DEEP = "256x192x64_s3_w64x96_specialized_tail"
+# 192 sums a thread, which leave no registers for rounded ones: 64 rows, and half of the columns of 64 that are shared.
+MOST = "192x256x64_s3_w96x64_specialized_tail"
 # With another Triton: one warpgroup and two, below each other and side by side, three, a shared last wave and none.
 ONE = (SMALLEST, "64x256x64_s5_w64x64_specialized_tail")
-KINDS = (LARGEST, LARGEST.removesuffix("_tail"), *ONE, THREE, WIDE, SQUARE, MOST, MOST_DEEP.removesuffix("_tail"))
+KINDS = (LARGEST, LARGEST.removesuffix("_tail"), *ONE, THREE, WIDE, SQUARE, MOST)
 
 
 def with_any_triton(config: str, *more: str) -> Any:
@@ -56,6 +58,9 @@ EVENT = {
     "g": r"st\.global",
 }
 made_ones: dict[tuple[str, torch.dtype, str], Compiled] = {}
+
+
+pytestmark = pytest.mark.usefixtures("three_warpgroups_followed")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -106,11 +111,11 @@ def test_a_stage_is_given_back_when_its_product_is_done_and_refilled_when_all_ga
     options = specialized_options(config)
     code = made(config)
     groups = options["DOWN"] * options["ACROSS"]
-    # For each 16 of K and each 64 rows of a warpgroup.
+    # For each 16 of K and each 64 rows of a tensor of sums.
     products = options["BLOCK_K"] // 16 * (options["BLOCK_M"] // options["DOWN"] // 64)
-    # That a warpgroup's sums are: 128 columns and 64, or 256 and 128.
-    tensors = 2 if options["BLOCK_N"] in (192, 384) else 1
-    # A and B are stored along K: boxes of 64 elements. 192 rows are three, and so are 96, 192 and 384 columns.
+    # That a warpgroup's sums are: 128 columns and 64, or 64 rows of its own and 64 of which it has half.
+    tensors = 2 if options["BLOCK_N"] == 192 or config.startswith("192x256") else 1
+    # A and B are stored along K: boxes of 64 elements. 192 rows are three, and so are 96 and 192 columns.
     parts = (3 if options["BLOCK_M"] == 192 else 1) + (3 if options["BLOCK_N"] % 3 == 0 else 1)
     copies = -(-options["BLOCK_K"] // 64) * parts
     multiplying = [loop for loop in loops(code.ptx) if "m" in loop]
@@ -129,37 +134,47 @@ def test_a_stage_is_given_back_when_its_product_is_done_and_refilled_when_all_ga
 
 
 PROGRAMS = 4
-A, B = 0, 5  # the parameters that are their descriptors: of what is passed for one, it is the first of five
+
+
+def parts_of(config: str) -> list[list[tuple[range, range]]]:
+    """Of each warpgroup the rows and columns of a tile that are its own, tensor by tensor of its sums."""
+    parsed, groups = Config.parse(config), Config.parse(config).warps // 4
+    m, n = parsed.tile_m, parsed.tile_n
+    if (m, groups) == (192, 2):  # 64 rows each, and half of the columns of the last 64
+        halves = range(n // 2), range(n // 2, n)
+        return [[(range(64 * i, 64 * i + 64), range(n)), (range(128, 192), halves[i])] for i in range(2)]
+    if m == 64:
+        return [[(range(m), range(i * n // groups, (i + 1) * n // groups))] for i in range(groups)]
+    return [[(range(i * m // groups, (i + 1) * m // groups), range(n))] for i in range(groups)]
 
 
 def run_blocks(config: str, ptx: str, seed: int, layout: str = "nt") -> Iterator[Block]:
     """The blocks of a product of 3 x 3 tiles, the last ones partly full, with more steps of K than there are stages."""
     options = specialized_options(config)
-    a, b, _ = blocks(config, *layout)
+    boxes = box_shapes(config, layout)
     M, N, K = 3 * options["BLOCK_M"] - 42, 3 * options["BLOCK_N"] - 8, 1000
     whole, parts = (8, 3) if config.endswith("_tail") else (9, 1)
     assert -(-K // options["BLOCK_K"]) > options["STAGES"]
     for program in range(PROGRAMS):
-        # A box is 128 bytes of each stored row of a tile, or all that there are.
-        boxes = {matrix: (rows, min(128, 2 * columns)) for matrix, (rows, columns) in ((A, a), (B, b))}
         block = Block(ptx, [M, N, K, whole, parts], boxes, program, PROGRAMS, PROGRAMS * seed + program)
         block.run()
         yield block
 
 
-OTHERS = [(THREE, "tn"), (WIDE, "nn"), (SQUARE, "nn"), (SQUARE, "tn"), (SQUARE, "tt"), (MOST, "tn"), (MOST_DEEP, "nn")]
+OTHERS = [(THREE, "tn"), (WIDE, "nn"), (SQUARE, "nn"), (SQUARE, "tn"), (SQUARE, "tt"), (MOST, "tn")]
 
 
 @pytest.mark.parametrize(("config", "layout"), [*(with_any_triton(config, "nt") for config in ALONE), *OTHERS])
 def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: str, layout: str) -> None:
     options = specialized_options(config)
     tile_m, tile_n, step = options["BLOCK_M"], options["BLOCK_N"], options["BLOCK_K"]
-    rows, columns = tile_m // options["DOWN"], tile_n // options["ACROSS"]
+    groups = parts_of(config)
     along_k = {A: layout[0] == "n", B: layout[1] == "t"}
 
-    def products(turn: int, matrix: int, firsts: range, k: int) -> set[tuple[int, ...]]:
-        """What starts each wgmma, for 16 of K, of the rows or columns ``firsts``: of rows along K in one of their 128
-        bytes, else in a row of its own."""
+    def products(turn: int, matrix: int, first: int, part: range, k: int) -> set[tuple[int, ...]]:
+        """What starts each wgmma, for 16 of K, of a part of the rows or columns of a tile from ``first`` on: of rows
+        along K in one of their 128 bytes, else in a row of its own."""
+        firsts = range(first + part.start, first + part.stop, 64)
         if along_k[matrix]:
             return {(turn, matrix, k + more, first) for first in firsts for more in range(0, step, 64)}
         return {(turn, matrix, first, k + more) for first in firsts for more in range(0, step, 16)}
@@ -179,20 +194,27 @@ def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: 
             turns.append((m, n, k))
         multiplied.update(turns)
         busy = [warp for warp in block.warps if warp.products]
-        assert len(busy) == 4 * options["DOWN"] * options["ACROSS"]
+        assert len(busy) == 4 * len(groups)
         for index, warp in enumerate(busy):
-            down, across = divmod(index // 4, options["ACROSS"])
+            parts = groups[index // 4]
             assert warp.products == [
-                products(turn, A, range(m + down * rows, m + down * rows + rows, 64), k)
-                | products(turn, B, range(n + across * columns, n + across * columns + columns, 64), k)
+                {place for rows, _ in parts for place in products(turn, A, m, rows, k)}
+                | {place for _, columns in parts for place in products(turn, B, n, columns, k)}
                 for turn, (m, n, k) in enumerate(turns, 1)
             ]
-            assert all(y % tile_m == down * rows and x % tile_n // columns == across for x, y in warp.stores)
+            corners = [(x % tile_n, y % tile_m) for x, y in warp.stores]
+            assert all(any(x in columns and y == rows.start for rows, columns in parts) for x, y in corners)
             stored.update(warp.stores)
     steps = range(0, 1000, step)
     tiles = {(m * tile_m, n * tile_n, k) for m in range(3) for n in range(3) for k in steps}
     assert multiplied == Counter(tiles)
-    pieces = {(x, y) for x in range(0, 3 * tile_n, min(64, columns)) for y in range(0, 3 * tile_m, rows)}
+    pieces = {
+        (n * tile_n + x, m * tile_m + rows.start)
+        for parts in groups
+        for rows, columns in parts
+        for x in columns[::64]
+        for m, n in itertools.product(range(3), repeat=2)
+    }
     assert set(stored) <= pieces
     whole = 8 if config.endswith("_tail") else 9
     assert stored.total() == len(stored) == whole * len(pieces) // 9
@@ -220,6 +242,8 @@ def test_a_ring_that_wraps_hands_every_warpgroup_its_part_of_every_tile(config: 
         (LARGEST, r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;"),
         (THREE, r"(wgmma\.wait_group\.sync\.aligned) 1;", r"\1 2;"),
         (SQUARE, r"(wgmma\.wait_group\.sync\.aligned) 2;", r"\1 3;"),
+        # Copies what the kernel in front may not have written yet.
+        (LARGEST, r"griddepcontrol\.wait;", ""),
         (LARGEST, r"(setmaxnreg\.inc\.sync\.aligned\.u32\s+)240;", r"\g<1>248;"),
         (THREE, r"(setmaxnreg\.inc\.sync\.aligned\.u32\s+)160;", r"\g<1>168;"),
     ],
@@ -235,21 +259,25 @@ def test_a_ring_out_of_step_is_found(config: str, pattern: str, replacement: str
 
 @pytest.mark.parametrize("config", EVERY)
 def test_c_leaves_in_pieces_by_tma_and_parts_by_stores(config: str) -> None:
-    options = specialized_options(config)
-    text = events(made(config).ptx)
-    groups, rows = options["DOWN"] * options["ACROSS"], options["BLOCK_M"] // options["DOWN"]
-    columns = options["BLOCK_N"] // options["ACROSS"]
-    width = min(64, columns)
-    steps, buffers = options["STORE_STEPS"], options["C_BUFFERS"]
-    at_once = min(buffers, columns // max(1, steps) // width)  # pieces
-    # What is stored in the steps of the next tile is in the text once more, for the block's last one.
-    pieces = columns // width * (2 if steps else 1)
-    # Behind the read of the store that used the buffers before, and a barrier; seen by TMA behind fence and barrier.
-    stored = re.findall(rf"rB(?:B*s{{{rows * width // 1024}}}){{{at_once}}}FB+S{{{at_once}}}", text)
-    assert len(stored) * at_once == groups * pieces == text.count("S")
+    options, parts = specialized_options(config), parts_of(config)
+    ptx = made(config).ptx
+    text = events(ptx)
+    # Pieces of 64 columns, or all. One a step while the next tile is multiplied, or of 192 sums a thread those of the
+    # second tensor; what waits is in the text once more, for the block's last tile.
+    own = [[len(columns[::64]) for _, columns in group] for group in parts]
+    at_once = 1 if config.startswith("192x256") else 0  # tensors of each warpgroup
+    assert options["STORE_STEPS"] == (0 if at_once else sum(own[0]))
+    pieces = sum(sum(group[:at_once]) + 2 * sum(group[at_once:]) for group in own)
+    # Behind the read of the store that used the buffer before, and a barrier; seen by TMA behind fence and barrier.
+    elements = len(parts[0][0][0]) * min(64, len(parts[0][0][1]))
+    stored = re.findall(rf"rB(?:B*s{{{elements // 1024}}})FB+S", text)
+    assert len(stored) == pieces == text.count("S")
+    # The others of the warpgroup's buffers may still be read, until it returns.
+    left = Counter(map(int, re.findall(r"bulk\.wait_group\.read\s+(\d+);", ptx)))
+    assert left == Counter({options["C_BUFFERS"] - 1: pieces}) + Counter({0: len(parts)})
     assert ("g" in text) == config.endswith("_tail")
-    assert ("griddepcontrol.launch_dependents" in made(config).ptx) == config.endswith("_tail")
-    assert set(re.findall(r"st\.global\.(\S+)", made(config).ptx)) <= {"v2.b32"}
+    assert re.findall(r"griddepcontrol\.(\w+)", ptx).count("launch_dependents") == 1
+    assert set(re.findall(r"st\.global\.(\S+)", ptx)) <= {"v2.b32"}
 
 
 @pytest.mark.parametrize(
@@ -259,9 +287,9 @@ def test_c_leaves_in_pieces_by_tma_and_parts_by_stores(config: str) -> None:
         pytest.param(config, dtype, layout, marks=[] if (row + column) % 4 in (0, 3) else [pytest.mark.one_triton])
         for row, (config, dtype) in enumerate(
             [
-                *((config, FP16) for config in (SMALLEST, MOST, MOST_DEEP)),
+                *((config, FP16) for config in (SMALLEST, MOST)),
                 *((config, BF16) for config in (LARGEST, THREE, WIDE, SQUARE)),
-                *((config.removesuffix("_tail"), BF16) for config in (MOST, MOST_DEEP)),
+                (MOST.removesuffix("_tail"), BF16),
             ]
         )
         for column, layout in enumerate(LAYOUTS)
@@ -287,23 +315,37 @@ def test_warpgroups_share_a_tile_evenly(config: str) -> None:
     parsed, options = Config.parse(config), specialized_options(config)
     assert (parsed.warp_m, parsed.warp_n) == warp_tile(parsed.tile_m, parsed.tile_n, parsed.warps)
     assert options["DOWN"] * options["ACROSS"] * 4 == parsed.warps
-    rows, columns = parsed.tile_m // options["DOWN"], parsed.tile_n // options["ACROSS"]
-    assert rows % 64 == 0
-    assert 1 << columns.bit_length() - 1 <= 256  # of the wider tensor of sums, which one wgmma has
-    assert rows * columns <= 128 * {4: 128, 8: 192, 12: 96}[parsed.warps]  # sums of a thread
+    parts = parts_of(config)
+    covered = Counter((m, n) for group in parts for rows, columns in group for m in rows[::32] for n in columns[::32])
+    assert covered == Counter(itertools.product(range(0, parsed.tile_m, 32), range(0, parsed.tile_n, 32)))
+    sums = {sum(len(rows) * len(columns) for rows, columns in group) for group in parts}
+    assert sums == {parsed.tile_m * parsed.tile_n // len(parts)}
+    assert sums.pop() <= 128 * {4: 128, 8: 192, 12: 96}[parsed.warps]  # of a thread
+    for rows, columns in itertools.chain(*parts):
+        assert len(rows) % 64 == 0
+        assert 1 << len(columns).bit_length() - 1 <= 256  # of the wider tensor of sums, which one wgmma has
+    rows, columns = parts[0][0]
+    piece = len(rows), min(64, len(columns))
+    # As many buffers as divide the pieces of a tile and are left room by the ring, but no more than four.
+    pieces = sum(len(columns[::64]) for _, columns in parts[0])
+    ring = 2 * parsed.stages * parsed.tile_k * (parsed.tile_m + parsed.tile_n)
+    fit = [
+        n for n in (1, 2, 3, 4) if ring + 2 * n * len(parts) * math.prod(piece) <= LIMITS[9, 0].shared_bytes_per_block
+    ]
+    assert options["C_BUFFERS"] == max(n for n in fit if pieces % n == 0)
     for layout in LAYOUTS:
         a, b, c = blocks(config, *layout)
         copied = 64 if parsed.tile_m == 192 else parsed.tile_m
         assert a == ((copied, parsed.tile_k) if layout[0] == "n" else (parsed.tile_k, copied))
-        copied = {96: 32, 192: 64, 384: 128}.get(parsed.tile_n, parsed.tile_n)
+        copied = {96: 32, 192: 64}.get(parsed.tile_n, parsed.tile_n)
         assert b == ((parsed.tile_k, copied) if layout[1] == "n" else (copied, parsed.tile_k))
-        assert c == (rows, min(64, columns))
+        assert c == piece
 
 
 @pytest.mark.parametrize("config", [case for case in EVERY if str(case.values[0]).endswith("_tail")])
 def test_parts_are_added_16_bytes_a_thread(config: str) -> None:
     options = specialized_options(config)
-    columns = {192: 64, 384: 128}.get(options["BLOCK_N"], options["BLOCK_N"])
+    columns = {192: 64}.get(options["BLOCK_N"], options["BLOCK_N"])
     names = add_shared_tiles.arg_names
     constants = {name: options[name] for name in ("BLOCK_M", "BLOCK_N", "GROUP_M")} | {
         "PARTS": 2,

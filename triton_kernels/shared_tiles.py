@@ -24,7 +24,7 @@ from .arithmetic import rounded
 from .split_k import ALIGNMENT, wait_for_kernel
 from .tile_order import grouped_tile, tile_count
 
-# Rows of a tile that a program of the second kernel adds, all its columns or, of 192 and 384, a third: a power of two.
+# Rows of a tile that a program of the second kernel adds, all its columns or, of 192, a third: a power of two.
 ROWS = 16
 
 

@@ -6,22 +6,24 @@
       wait until the stage is free             wait until the stage is filled
       copy tiles of A and B into it by TMA     start the wgmma that read it; wait for those of the step before
                                                give the stage of the step before back
-                                               first step: store the left half of the item before by TMA
-                                               second step: and the right half
+                                               in the first steps: store a piece of the item before by TMA
                                              round the sums
 
 The copying warp has few registers, so that the others can have more (setmaxnreg), and runs ahead over the ends of
 items. The grid is persistent. Rounded sums take half the registers, so that the next item's have room beside them, and
 the tensor cores have work while a tile of C goes through shared memory; see ``store_steps`` for where it cannot.
 
-The extents of a tensor have to be powers of two, which 192 rows and 96, 192 or 384 columns are not: of such a tile of A
-or B there are three copies, one below or beside the other, and 192 or 384 columns of sums are two tensors.
+The extents of a tensor have to be powers of two, which 192 rows and 96 or 192 columns are not: of such a tile of A or B
+there are three copies, one below or beside the other, and the sums are several tensors, see ``specialized_sums``.
 
 An item is a tile of C, or with ``SHARED`` one part of K of a tile; see ``shared_tiles``.
 
 With ``CLUSTER_M`` and ``CLUSTER_N`` blocks are clusters, whose blocks one above the other share tiles of B and those
-side by side tiles of A; see ``clusters``. A tile is then that of the cluster, and A is copied by warpgroup, since Gluon
-takes no part of what blocks share. A stage is free when the warpgroups of all blocks have given it back.
+side by side tiles of A; see ``clusters``. A tile is then that of the cluster, and a stage is free when all its blocks
+have given it back.
+
+A product may be launched before the kernel in front of it ends, see ``is_dependent``: its copying warp waits for that
+one, and what is stored follows what was copied.
 
 Constraints: compute capability 9.0; one matrix, not a batch; else those of ``tma.py``. The descriptors are made on the
 host and arrive as arguments, so that no block waits for descriptors of its own.
@@ -40,6 +42,7 @@ from hgemm.backends import LaunchAt
 from hgemm.problem import Problem
 from hgemm.triton_kernels import clusters, host_descriptors, tile_order
 from hgemm.triton_kernels.launcher import Launcher
+from hgemm.triton_kernels.specialized_sums import powers_of_two
 from hgemm.triton_kernels.specialized_warps import (
     Work,
     copy,
@@ -47,7 +50,6 @@ from hgemm.triton_kernels.specialized_warps import (
     multiply_first,
     multiply_second,
     multiply_third,
-    powers_of_two,
 )
 
 tile_count = gluon.jit(tile_order.tile_count.fn)  # Gluon calls functions of its own alone; this is the same text
@@ -81,13 +83,12 @@ def matmul_specialized(
     REGISTERS: gl.constexpr,  # of a multiplying thread
     COPY_REGISTERS: gl.constexpr,
 ):
-    if SHARED:
-        gdc_launch_dependents()  # the kernel that adds the parts waits for this one, and may be launched by now
+    # The next kernel may be launched by now if it waits itself for this one: one that adds parts, or another of these.
+    gdc_launch_dependents()
     groups: gl.constexpr = DOWN * ACROSS
     a_copies: gl.constexpr = BLOCK_M // a_matrix.block_shape[0 if A_LAYOUT == "n" else 1]
     b_columns: gl.constexpr = b_matrix.block_shape[1 if B_LAYOUT == "n" else 0]
     widths: gl.constexpr = powers_of_two(BLOCK_N // ACROSS)
-    gl.static_assert(STORE_STEPS == 0 or len(widths) == 1, "sums that wait to be stored are one tensor")
     gl.static_assert(ACROSS == 1 or len(widths) == 1, "a ring of B has the columns of all warpgroups in their order")
     a_ring = _allocate(a_matrix, STAGES * a_copies)
     b_rings = ()
@@ -108,7 +109,7 @@ def matmul_specialized(
         freed_by_all = clusters.allocate_barriers()
         clusters.init(freed_by_all, STAGES, groups * blocks)
     # A short K is padded by steps of zeros: an item has the steps in which the tile before is stored.
-    steps = gl.maximum(tile_count(K, BLOCK_K), STORE_STEPS)
+    steps = gl.maximum(tile_count(K, BLOCK_K), max(1, STORE_STEPS))
     work = Work(
         (a_ring, b_rings, filled, freed, freed_by_all),
         (tile_count(M, BLOCK_M), tile_count(N, BLOCK_N), steps, whole, parts),
@@ -123,32 +124,18 @@ def matmul_specialized(
         STORE_STEPS,
     )
     if blocks > 1:  # the three warps beside the copying one have to meet those of other blocks too
-        if groups == 1:
-            gl.warp_specialize(
-                [
-                    (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
-                    (copy, (work, a_matrix, b_matrix)),
-                    (meet, ()),
-                    (meet, ()),
-                    (meet, ()),
-                ],
-                [1, 1, 1, 1],
-                [COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
-            )
-        else:
-            gl.static_assert(groups == 2, "no cluster has three multiplying warpgroups")
-            gl.warp_specialize(
-                [
-                    (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
-                    (multiply_second, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
-                    (copy, (work, a_matrix, b_matrix)),
-                    (meet, ()),
-                    (meet, ()),
-                    (meet, ()),
-                ],
-                [4, 1, 1, 1, 1],
-                [REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
-            )
+        gl.static_assert(groups == 1, "no cluster has several multiplying warpgroups")
+        gl.warp_specialize(
+            [
+                (multiply_first, (work, c_ring, c_matrix, sums, DOWN, ACROSS, C_BUFFERS)),
+                (copy, (work, a_matrix, b_matrix)),
+                (meet, ()),
+                (meet, ()),
+                (meet, ()),
+            ],
+            [1, 1, 1, 1],
+            [COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS, COPY_REGISTERS],
+        )
     elif groups == 1:
         gl.warp_specialize(
             [

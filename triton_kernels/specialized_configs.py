@@ -18,22 +18,20 @@ FLAG = "specialized"
 TARGET = 90
 SHARED_BYTES = LIMITS[9, 0].shared_bytes_per_block
 
-# Bytes of shared memory a block, the same for all layouts: the ring, two mbarriers a stage, and what each warpgroup
-# stages C in: two buffers of 64 columns, or one where it stores no more at a time or the stages leave no room for more.
-# One block a multiprocessor. First those whose blocks are alone.
+# Bytes of shared memory a block, the same for all layouts: the ring, two mbarriers a stage, and the buffers through
+# which each warpgroup stores C. One block a multiprocessor. First those whose blocks are alone.
 ALONE = {
     "128x256x64_s4_w64x64_specialized": 229_576,
     "128x256x64_s4_w64x64_specialized_tail": 229_592,
-    # With three stages the device clocks higher. Probably since blocks that wait for their tiles stay in step, and L2
-    # reads once what several multiprocessors ask for at the same time.
-    "128x256x64_s3_w64x64_specialized": 180_416,
-    "128x256x64_s3_w64x64_specialized_tail": 180_432,
-    # Half as many sums again a thread, and for each of them 11 and 22% fewer bytes from L2: a higher clock. A wave is
-    # half as large again too, so they need many tiles, or a last wave that is shared.
-    "128x384x64_s3_w64x96_specialized": 229_600,
-    "128x384x64_s3_w64x96_specialized_tail": 229_616,
-    "256x192x64_s3_w64x96_specialized": 205_024,
-    "256x192x64_s3_w64x96_specialized_tail": 205_040,
+    # A shorter ring, and room for C: each piece of a tile has a buffer.
+    "128x256x64_s3_w64x64_specialized": 213_184,
+    "128x256x64_s3_w64x64_specialized_tail": 213_200,
+    # Half as many sums again a thread, and for each of them 22% fewer bytes from L2: a higher clock. A wave is half as
+    # large again too, so they need many tiles, or a last wave that is shared. Of the three times 64 rows each warpgroup
+    # has one and half of the columns of the third, so that no wgmma is narrower than 128 columns: a row of 256x192,
+    # whose bytes from L2 are the same, would be one of 128 and one of 64, and read a quarter more of shared memory.
+    "192x256x64_s3_w96x64_specialized": 221_376,
+    "192x256x64_s3_w96x64_specialized_tail": 221_392,
     "256x128x64_s4_w64x64_specialized": 229_576,
     "256x128x64_s4_w64x64_specialized_tail": 229_592,
     # Of 3072 x 3072 these are 1.9 waves of an H200, where those of 128x256 are 2.2.
@@ -41,14 +39,14 @@ ALONE = {
     "192x192x64_s4_w64x48_specialized_tail": 221_436,
     "192x128x64_s4_w64x32_specialized": 213_196,
     "192x128x64_s4_w64x32_specialized_tail": 213_212,
-    "128x128x64_s6_w64x32_specialized": 213_224,
-    "128x128x64_s6_w64x32_specialized_tail": 213_240,
+    "128x128x64_s6_w64x32_specialized": 229_608,
+    "128x128x64_s6_w64x32_specialized_tail": 229_624,
     # For 128 and 64 rows, where few tiles share out a long K and the time is that of reading B; of a column-major B the
     # long steps read 256 bytes at a time.
-    "128x128x128_s3_w64x32_specialized_tail": 213_200,
+    "128x128x128_s3_w64x32_specialized_tail": 229_584,
     "128x64x128_s4_w32x32_specialized_tail": 213_208,
     "64x256x64_s5_w64x64_specialized_tail": 221_388,
-    "64x128x128_s4_w64x32_specialized_tail": 204_980,
+    "64x128x128_s4_w64x32_specialized_tail": 213_172,
     # Of 128 x 6144 one wave of an H200, where those of 64x64 are 1.45.
     "64x96x128_s5_w32x16_specialized": 217_316,
 }
@@ -56,17 +54,16 @@ ALONE = {
 # Of blocks in clusters, one above the other, which send each other their common tiles of B by multicast. Beside what
 # those above have, a kilobyte with the mbarriers at which they arrive across blocks. The tile is that of one block.
 MULTICAST = {
-    "128x256x64_s4_w64x64_multicast-b_specialized": 230_568,
     # 128 rows are two blocks one above the other: of 128 x 4096 one wave of an H200.
     "64x64x128_s6_w32x32_multicast-b_specialized": 205_972,
 }
 SPECIALIZED = ALONE | MULTICAST
 
-# Of a thread, by how many warpgroups multiply. It holds up to 192 sums, 96 where there are three, and what it has to
-# address: with 24 for that of the copying warp, which is the least there is, 504 of the 512 that 128 threads share are
-# used. (Where one multiplies, Triton gives it what the copying one leaves, and its number is not read.) No 192x256: a
-# wgmma of 256 columns takes 154 registers, and ptxas gives it no more than the 128 that each of 512 threads is launched
-# with.
+# Of a thread, by how many warpgroups multiply. It holds up to 192 sums, or 128 and the 64 registers of as many that are
+# rounded, of three warpgroups 96 and 48, and what it has to address: with 24 for that of the copying warp, which is the
+# least there is, 504 of the 512 that 128 threads share are used. (Where one multiplies, Triton gives it what the
+# copying one leaves, and its number is not read.) Three have no tile of 256 columns one above the other: a wgmma of as
+# many takes 154 registers, and for that ptxas goes by the 128 that each of 512 threads is launched with.
 REGISTERS = {1: 240, 2: 240, 3: 160}
 COPY_REGISTERS = 24
 
@@ -91,12 +88,13 @@ def specialized_options(name: str) -> dict[str, Any]:
     config = Config.parse(name)
     groups, down = warpgroups(config)
     blocks_m, blocks_n = config.cluster_shape
-    rows, columns = config.tile_m // down, config.tile_n * down // groups
-    # Pieces of C are 64 columns, the 128 bytes of a swizzled row.
-    piece = groups * rows * 128
+    # Pieces of C are 64 columns, the 128 bytes of a swizzled row, or all that there are. They take turns with the
+    # buffers, and go on from tile to tile.
+    rows = sums_rows(config)
+    pieces = max(1, config.tile_m * config.tile_n // (groups * rows * 64))
     room = SHARED_BYTES - 2 * config.stages * config.tile_k * (config.tile_m + config.tile_n)
-    stored = columns // max(1, store_steps(config))  # columns at a time
-    buffers = 2 if stored % 128 == 0 and 2 * piece <= room else 1
+    fitting = max(1, room // (groups * rows * 128))
+    buffers = max(count for count in range(1, 5) if pieces % count == 0 and count <= fitting)
     return {
         "BLOCK_M": config.tile_m * blocks_m,
         "BLOCK_N": config.tile_n * blocks_n,
@@ -127,17 +125,21 @@ def warpgroups(config: Config) -> tuple[int, int]:
     return groups, groups if config.tile_m > 64 else 1
 
 
+def sums_rows(config: Config) -> int:
+    """Of a tensor of sums: those of a warpgroup, or 64 of 96, whose others are a tensor of their own."""
+    return config.tile_m // warpgroups(config)[1] // 64 * 64
+
+
 def store_steps(config: Config) -> int:
-    """In how many steps of K a tile is stored while the next one is multiplied: its left half in the first and its
-    right half in the second, or, of 64 columns, all in the first. 0 where it is stored at once: a thread has no
-    registers to keep it in, rounded, beside 192 sums, nor beside the most that three warpgroups have, 96, nor in a
-    cluster beside 128. The smaller tiles of three warpgroups and of clusters are stored at once too, which spares a
-    case. An item of work has at least as many steps.
+    """In how many steps of K a tile is stored while the next one is multiplied: a piece of 64 columns in each. More at
+    once would take longer than the tensor cores have work. 0 where a thread has no registers to keep it in, rounded,
+    beside the next one's sums: of 192 sums one tensor is then stored at once, and one behind the first wgmma of the
+    next tile. An item of work has at least as many steps.
     """
     groups, down = warpgroups(config)
-    if groups == 3 or config.tile_m * config.tile_n > 128 * config.threads or config.cluster > 1:
+    if config.tile_m * config.tile_n > 128 * config.threads:
         return 0
-    return 2 if config.tile_n * down // groups > 64 else 1
+    return max(1, config.tile_n * down // groups // 64)
 
 
 def power_of_two_in(number: int) -> int:
@@ -150,7 +152,7 @@ def blocks(name: str, a_layout: str, b_layout: str) -> tuple[tuple[int, int], tu
     """Rows and columns of what one copy moves, of A, B and C as they are stored: powers of two, as the extents of a
     tensor have to be."""
     o, config = specialized_options(name), Config.parse(name)
-    rows, columns = o["BLOCK_M"] // o["DOWN"], o["BLOCK_N"] // o["ACROSS"]
+    rows, columns = sums_rows(config) * o["CLUSTER_M"], o["BLOCK_N"] // o["ACROSS"]
     a = rows if config.cluster > 1 else power_of_two_in(o["BLOCK_M"]), o["BLOCK_K"]
     b = o["BLOCK_K"], power_of_two_in(o["BLOCK_N"])
     return (
@@ -165,7 +167,8 @@ def blocks(name: str, a_layout: str, b_layout: str) -> tuple[tuple[int, int], tu
 OPERAND_COST = 32
 
 # Multiply-adds of a whole H200 while its memory delivers one element of an operand: 989 TFLOPS, 4.8 TB/s. This and what
-# sharing costs decide how many parts a tile has, and so which bits its sums have: a change is one of results.
+# sharing costs decide how many parts a tile has, and so which bits its sums have: a change is one of results. It also
+# tells what is launched early, see is_dependent.
 READING_COST = 206
 
 
@@ -222,6 +225,16 @@ def programs_of(config: Config, multiprocessors: int) -> int:
     """Programs that run at once on a device, one block or cluster of them each. The multiprocessors of a GPC, on which
     the blocks of a cluster run, come in pairs."""
     return multiprocessors // config.cluster
+
+
+def is_dependent(config: Config, M: int, N: int) -> bool:
+    """Whether an M x N product is launched before the kernel in front of it ends, so that launching takes no time of
+    its own: a block begins where one of that kernel has left.
+
+    Its blocks take them in the order in which they become free. So not where the time is that of reading an operand,
+    which blocks side by side read together, unless they are a cluster.
+    """
+    return config.cluster > 1 or M * N > READING_COST * (M + N)
 
 
 def sharing_of(config: Config, multiprocessors: int, M: int, N: int, K: int) -> Sharing:

@@ -20,18 +20,21 @@ def leave(tile_sums, part, row, column, BLOCK_N: gl.constexpr):
 
 
 @gluon.jit
-def rounded_parts(tile_sums, dtype: gl.constexpr, PARTS: gl.constexpr):
-    """The one tensor of a warpgroup's sums in half as many registers, in parts one beside the other."""
-    return _rounded_parts(tile_sums[0], dtype, PARTS)
+def rounded_pieces(tile_sums, dtype: gl.constexpr, COLUMNS: gl.constexpr):
+    """A warpgroup's sums in half as many registers, in pieces of ``COLUMNS``, one beside the other."""
+    pieces = ()
+    for index in gl.static_range(len(tile_sums)):
+        pieces += _rounded_pieces(tile_sums[index], dtype, COLUMNS)
+    return pieces
 
 
 @gluon.jit
-def _rounded_parts(sums, dtype: gl.constexpr, PARTS: gl.constexpr):
-    if PARTS == 1:
+def _rounded_pieces(sums, dtype: gl.constexpr, COLUMNS: gl.constexpr):
+    if sums.shape[1] == COLUMNS:
         return (sums.to(dtype),)
     else:
         left, right = _halves(sums)
-        return _rounded_parts(left, dtype, PARTS // 2) + _rounded_parts(right, dtype, PARTS // 2)
+        return _rounded_pieces(left, dtype, COLUMNS) + _rounded_pieces(right, dtype, COLUMNS)
 
 
 @gluon.jit
@@ -41,42 +44,32 @@ def store(
     c_ring,
     c_matrix,
     tile,
-    row: gl.constexpr,
-    column: gl.constexpr,
+    row,
+    column,
+    BEFORE: gl.constexpr,
     GROUP: gl.constexpr,
     C_BUFFERS: gl.constexpr,
 ):
     """Stores what a warpgroup has of a tile of C, from (``row``, ``column``) of the tile on, and rounds it if it
-    is not yet."""
+    is not yet. ``BEFORE``: how many columns of the tile it has stored. Pieces take turns with its buffers."""
     m, n = work.corner(tile)
-    _store_at(sums, c_ring, c_matrix, m + row, n + column, GROUP, C_BUFFERS)
+    _store_at(sums, c_ring, c_matrix, m + row, n + column, BEFORE, GROUP, C_BUFFERS)
 
 
 @gluon.jit
-def _store_at(sums, c_ring, c_matrix, m, n, GROUP: gl.constexpr, C_BUFFERS: gl.constexpr):
-    """As many columns at a time as the warpgroup's buffers hold."""
+def _store_at(sums, c_ring, c_matrix, m, n, BEFORE: gl.constexpr, GROUP: gl.constexpr, C_BUFFERS: gl.constexpr):
     columns: gl.constexpr = c_matrix.block_shape[1]
-    if sums.shape[1] > columns * C_BUFFERS:
-        left, right = _halves(sums)
-        _store_at(left, c_ring, c_matrix, m, n, GROUP, C_BUFFERS)
-        _store_at(right, c_ring, c_matrix, m, n + left.shape[1], GROUP, C_BUFFERS)
-    else:
-        tma.store_wait(0)  # what was in the buffers has been read
-        _fill(sums, c_ring, columns, GROUP * C_BUFFERS)
-        fence_async_shared()  # what was written is seen by TMA
-        for piece in gl.static_range(sums.shape[1] // columns):
-            async_store(c_matrix, [m, n + piece * columns], c_ring.index(GROUP * C_BUFFERS + piece))
-
-
-@gluon.jit
-def _fill(sums, c_ring, columns: gl.constexpr, BUFFER: gl.constexpr):
-    """Rounds sums into buffers from ``BUFFER`` on, ``columns`` in each."""
     if sums.shape[1] > columns:
         left, right = _halves(sums)
-        _fill(left, c_ring, columns, BUFFER)
-        _fill(right, c_ring, columns, BUFFER + left.shape[1] // columns)
+        width: gl.constexpr = left.shape[1]
+        _store_at(left, c_ring, c_matrix, m, n, BEFORE, GROUP, C_BUFFERS)
+        _store_at(right, c_ring, c_matrix, m, n + width, BEFORE + width, GROUP, C_BUFFERS)
     else:
-        c_ring.index(BUFFER).store(sums.to(c_ring.dtype))
+        buffer = c_ring.index(GROUP * C_BUFFERS + BEFORE // columns % C_BUFFERS)
+        tma.store_wait(C_BUFFERS - 1)  # what was in the buffer has been read
+        buffer.store(sums.to(c_ring.dtype))
+        fence_async_shared()  # what was written is seen by TMA
+        async_store(c_matrix, [m, n], buffer)
 
 
 @gluon.jit

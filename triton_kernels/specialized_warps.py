@@ -12,9 +12,11 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.language.core import _aggregate as aggregate
+from triton.language.extra.cuda import gdc_wait
 
 from hgemm.triton_kernels import clusters, shared_tiles, tile_order
-from hgemm.triton_kernels.specialized_store import leave, rounded_parts, store
+from hgemm.triton_kernels.specialized_store import leave, rounded_pieces, store
+from hgemm.triton_kernels.specialized_sums import columns_before, no_sums, sums_of
 
 # Gluon calls functions of its own alone; these are the same text.
 grouped_tile = gluon.jit(tile_order.grouped_tile.fn)
@@ -24,19 +26,12 @@ item_of = gluon.jit(shared_tiles.item_of.fn)
 reinterpret = getattr(gl.shared_memory_descriptor, "reinterpret", None) or gl.shared_memory_descriptor._reinterpret
 
 
-@gluon.constexpr_function
-def powers_of_two(number):
-    """Those whose sum it is, the largest first."""
-    return [1 << bit for bit in range(number.bit_length() - 1, -1, -1) if number >> bit & 1]
-
-
 @aggregate
 class Work:
     """What all warps of a block know: the ring and how full it is, the tiles of C and the steps of K, and what a tile
     is. The first ``whole`` tiles are an item each, the others ``parts`` items.
 
-    The sums of a warpgroup are one tensor, or where its columns are no power of two several side by side: of 192 one of
-    128 and one of 64. Each has a ring for its columns of B.
+    B has one ring, or where its columns are no power of two several: of 192 one for 128 and one for 64.
     """
 
     a_ring: gl.shared_memory_descriptor
@@ -54,8 +49,7 @@ class Work:
     A_COPIES: gl.constexpr  # of a stage, one above the other: that many buffers of the ring of A
     B_COPIES: gl.tuple  # side by side, of a stage of each ring
     B_COLUMNS: gl.constexpr  # of a copy
-    FIRSTS: gl.tuple  # the first column of each tensor of a warpgroup's sums,
-    WIDTHS: gl.tuple  # and how many it has
+    B_FIRSTS: gl.tuple  # the first column of each ring
     BLOCK_M: gl.constexpr
     BLOCK_N: gl.constexpr
     BLOCK_K: gl.constexpr
@@ -75,8 +69,7 @@ class Work:
         self.tiles_m, self.tiles_n, self.steps, self.whole, self.parts = numbers
         self.A_LAYOUT, self.B_LAYOUT = gl.constexpr(a_layout), gl.constexpr(b_layout)
         self.A_COPIES, self.B_COLUMNS = gl.constexpr(a_copies), gl.constexpr(b_columns)
-        self.FIRSTS = gl.tuple([gl.constexpr(sum(widths[:index])) for index in range(len(widths))])
-        self.WIDTHS = gl.tuple([gl.constexpr(width) for width in widths])
+        self.B_FIRSTS = gl.tuple([gl.constexpr(sum(widths[:index])) for index in range(len(widths))])
         self.BLOCK_M, self.BLOCK_N, self.BLOCK_K, self.GROUP_M, self.STAGES = (gl.constexpr(size) for size in shape)
         self.B_COPIES = gl.tuple([gl.constexpr(ring.shape[0] // self.STAGES.value) for ring in self.b_rings])
         self.CLUSTER_M, self.CLUSTER_N, self.BLOCKS = (gl.constexpr(size) for size in cluster)
@@ -114,10 +107,12 @@ class Work:
         return a_tile
 
     @gluon.jit
-    def b_tile(self, stage, RING: gl.constexpr, FIRST: gl.constexpr, WIDTH: gl.constexpr):
-        """``WIDTH`` columns of a stage of a ring of B, from ``FIRST`` of that ring on. If a copy has fewer: the copies
-        of a stage lie one behind the other as the parts of one wide tile do, so the ring is read as one of wide tiles.
+    def b_tile(self, stage, COLUMN: gl.constexpr, WIDTH: gl.constexpr):
+        """Columns of a stage of B, all in one ring. If a copy has fewer: the copies of a stage lie one behind the other
+        as the parts of one wide tile do, so the ring is read as one of wide tiles.
         """
+        RING: gl.constexpr = _ring_of(self.B_FIRSTS, COLUMN)
+        FIRST: gl.constexpr = COLUMN - self.B_FIRSTS[RING]
         ring = self.b_rings[RING]
         if WIDTH > self.B_COLUMNS:
             tile: gl.constexpr = [self.BLOCK_K, WIDTH] if self.B_LAYOUT == "n" else [WIDTH, self.BLOCK_K]
@@ -145,6 +140,12 @@ class Work:
         return tile_m * self.BLOCK_M, tile_n * self.BLOCK_N
 
 
+@gluon.constexpr_function
+def _ring_of(firsts, column):
+    """The ring of B that has a column, of rings with these first ones."""
+    return max(index for index in range(len(firsts)) if firsts[index] <= column)
+
+
 @gluon.jit
 def copy(work, a_matrix, b_matrix):
     """The copying warp: fills the ring with the tiles of all items of the block.
@@ -153,6 +154,7 @@ def copy(work, a_matrix, b_matrix):
     """
     if work.BLOCKS > 1:
         clusters.meet()
+    gdc_wait()  # for the kernel in front: it may have written what is copied, and may read what is stored
     stage = 0
     phase = 1  # of an mbarrier without a completed phase, the one before the first counts as completed
     for item in range(gl.program_id(0), work.items(), gl.num_programs(0)):
@@ -176,7 +178,7 @@ def copy(work, a_matrix, b_matrix):
                 clusters.load(a_matrix, [row, k] if work.A_LAYOUT == "n" else [k, row], landed, a_tile)
             for ring in gl.static_range(len(work.B_COPIES)):
                 for copy in gl.static_range(work.B_COPIES[ring]):
-                    column = n + work.FIRSTS[ring] + copy * work.B_COLUMNS
+                    column = n + work.B_FIRSTS[ring] + copy * work.B_COLUMNS
                     b_tile = work.b_rings[ring].index(stage * work.B_COPIES[ring] + copy)
                     clusters.load(b_matrix, [k, column] if work.B_LAYOUT == "n" else [column, k], landed, b_tile)
             stage, phase = work.after(stage, phase)
@@ -203,76 +205,85 @@ def _multiply(
     GROUP: gl.constexpr,
 ):
     """The multiplying warpgroup GROUP, counted from 0: its part of the tile of C of all items of the block."""
-    rows: gl.constexpr = work.BLOCK_M // DOWN
-    columns: gl.constexpr = work.BLOCK_N // ACROSS
-    row: gl.constexpr = GROUP // ACROSS * rows
-    column: gl.constexpr = GROUP % ACROSS * columns
-    tensors: gl.constexpr = len(work.WIDTHS)
+    SUMS: gl.constexpr = sums_of(work.BLOCK_M, work.BLOCK_N, DOWN, ACROSS, GROUP)
+    gl.static_assert(work.STORE_STEPS > 0 or len(SUMS) == 2, "one tensor of sums is stored at once, and one later")
     if work.BLOCKS > 1:
         clusters.meet()
     tile_sums = ()  # overwritten by the first wgmma of each item
-    for index in gl.static_range(tensors):
-        tile_sums += (_no_sums(work, rows, work.WIDTHS[index]),)
-    rounded = rounded_parts(tile_sums, c_matrix.dtype, work.STORE_STEPS) if work.STORE_STEPS > 0 else ()
-    tile, pending = 0, 0  # the one before, and whether it is rounded and yet to be stored
+    for index in gl.static_range(len(SUMS)):
+        tile_sums += (no_sums(work, SUMS, index),)
+    columns: gl.constexpr = c_matrix.block_shape[1]  # of a piece of C
+    rounded = rounded_pieces(tile_sums, c_matrix.dtype, columns) if work.STORE_STEPS > 0 else ()
+    tile, pending = 0, 0  # the one before, and whether some of it is yet to be stored
     stage = 0
     phase = 0
     for item in range(gl.program_id(0), work.items(), gl.num_programs(0)):
-        for part in gl.static_range(work.STORE_STEPS):  # the first steps, behind which the tile before is stored
-            tile_sums = _start(work, stage, phase, tile_sums, part > 0, row, rows, column)
-            if part > 0:
-                tile_sums = _wait(tile_sums, tensors)
+        for step in gl.static_range(work.STORE_STEPS):  # the first steps, behind which the tile before is stored
+            tile_sums = _start(work, stage, phase, tile_sums, step > 0, SUMS, 0, len(SUMS))
+            if step > 0:
+                tile_sums = _wait(tile_sums, len(SUMS))
                 _free(work, stage, True)
             if pending > 0:
-                first = column + part * (columns // work.STORE_STEPS)
-                store(work, rounded[part], c_ring, c_matrix, tile, row, first, GROUP, C_BUFFERS)
+                _store_piece(work, rounded, c_ring, c_matrix, tile, SUMS, step, GROUP, C_BUFFERS)
+            stage, phase = work.after(stage, phase)
+        if work.STORE_STEPS == 0:  # the second tensor of the tile before, behind the wgmma of the first one
+            first = _start(work, stage, phase, tile_sums, False, SUMS, 0, 1)
+            if pending > 0:
+                _store_sums(work, tile_sums, c_ring, c_matrix, tile, SUMS, 1, GROUP, C_BUFFERS)
+            tile_sums = first + _start(work, stage, phase, tile_sums, False, SUMS, 1, 2)
             stage, phase = work.after(stage, phase)
         tile, place, _, count = work.item(item)
-        for step in range(work.STORE_STEPS, count):
-            tile_sums = _start(work, stage, phase, tile_sums, step > 0, row, rows, column)
-            tile_sums = _wait(tile_sums, tensors)
-            _free(work, stage, True if work.STORE_STEPS > 0 else step > 0)
+        for _ in range(max(1, work.STORE_STEPS), count):
+            tile_sums = _start(work, stage, phase, tile_sums, True, SUMS, 0, len(SUMS))
+            tile_sums = _wait(tile_sums, len(SUMS))
+            _free(work, stage, True)
             stage, phase = work.after(stage, phase)
         tile_sums = _wait(tile_sums, 0)
         _free(work, stage, True)
         if work.STORE_STEPS > 0:
-            rounded = rounded_parts(tile_sums, c_matrix.dtype, work.STORE_STEPS)
-            pending = gl.where(item < work.whole, 1, 0) if work.SHARED else 1
+            rounded = rounded_pieces(tile_sums, c_matrix.dtype, columns)
+        pending = gl.where(item < work.whole, 1, 0) if work.SHARED else 1
         if work.SHARED and item >= work.whole:
             place_sums = sums + place.to(gl.int64) * (work.BLOCK_M * work.BLOCK_N)
-            for index in gl.static_range(tensors):
-                leave(tile_sums[index], place_sums, row, column + work.FIRSTS[index], work.BLOCK_N)
+            for index in gl.static_range(len(SUMS)):
+                leave(tile_sums[index], place_sums, SUMS[index][0], SUMS[index][1], work.BLOCK_N)
         elif work.STORE_STEPS == 0:
-            for index in gl.static_range(tensors):
-                first = column + work.FIRSTS[index]
-                store(work, tile_sums[index], c_ring, c_matrix, tile, row, first, GROUP, C_BUFFERS)
+            _store_sums(work, tile_sums, c_ring, c_matrix, tile, SUMS, 0, GROUP, C_BUFFERS)
     if pending > 0:
-        for part in gl.static_range(work.STORE_STEPS):
-            first = column + part * (columns // work.STORE_STEPS)
-            store(work, rounded[part], c_ring, c_matrix, tile, row, first, GROUP, C_BUFFERS)
+        for piece in gl.static_range(work.STORE_STEPS):
+            _store_piece(work, rounded, c_ring, c_matrix, tile, SUMS, piece, GROUP, C_BUFFERS)
+        if work.STORE_STEPS == 0:
+            _store_sums(work, tile_sums, c_ring, c_matrix, tile, SUMS, 1, GROUP, C_BUFFERS)
     tma.store_wait(0)
     if work.BLOCKS > 1:
         clusters.meet()
 
 
 @gluon.jit
-def _no_sums(work, rows: gl.constexpr, columns: gl.constexpr):
-    wgmma: gl.constexpr = clusters.sums_layout(columns // work.CLUSTER_N, work.CLUSTER_M, work.CLUSTER_N)
-    return gl.full([rows, columns], 0, gl.float32, wgmma)
+def _store_piece(work, rounded, c_ring, c_matrix, tile, SUMS: gl.constexpr, PIECE, GROUP, C_BUFFERS):
+    """Of the rounded pieces one, which have the same rows, and columns side by side."""
+    before: gl.constexpr = PIECE * c_matrix.block_shape[1]
+    store(work, rounded[PIECE], c_ring, c_matrix, tile, SUMS[0][0], SUMS[0][1] + before, before, GROUP, C_BUFFERS)
 
 
 @gluon.jit
-def _start(work, stage, phase, tile_sums, goes_on, row: gl.constexpr, rows: gl.constexpr, column: gl.constexpr):
-    """Starts the wgmma of a step when its stage is filled, a group of them for each tensor of sums. The first of an
-    item does not go on with what is in these but puts its sums in their place, which spares setting them to zero."""
-    a_tile = work.a_tile(stage, row, rows)
-    b_tiles = ()
-    for index in gl.static_range(len(tile_sums)):
-        b_tiles += (work.b_tile(stage, index, column, work.WIDTHS[index]),)
+def _store_sums(work, tile_sums, c_ring, c_matrix, tile, SUMS: gl.constexpr, INDEX, GROUP, C_BUFFERS):
+    """Of the tensors of sums one."""
+    row, column = SUMS[INDEX][0], SUMS[INDEX][1]
+    store(work, tile_sums[INDEX], c_ring, c_matrix, tile, row, column, columns_before(SUMS, INDEX), GROUP, C_BUFFERS)
+
+
+@gluon.jit
+def _start(work, stage, phase, tile_sums, goes_on, SUMS: gl.constexpr, FIRST: gl.constexpr, END: gl.constexpr):
+    """Starts the wgmma of a step when its stage is filled, a group of them for each tensor of sums from ``FIRST`` on.
+    The first of an item does not go on with what is in these but puts its sums in their place, which spares setting
+    them to zero."""
     mbarrier.wait(work.filled.index(stage), phase)
     started = ()
-    for index in gl.static_range(len(tile_sums)):
-        started += (warpgroup_mma(a_tile, b_tiles[index], tile_sums[index], use_acc=goes_on, is_async=True),)
+    for index in gl.static_range(FIRST, END):
+        a_tile = work.a_tile(stage, SUMS[index][0], SUMS[index][2])
+        b_tile = work.b_tile(stage, SUMS[index][1], SUMS[index][3])
+        started += (warpgroup_mma(a_tile, b_tile, tile_sums[index], use_acc=goes_on, is_async=True),)
     return started
 
 
