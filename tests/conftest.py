@@ -12,7 +12,6 @@ import torch
 
 from hgemm import tuned
 from hgemm.backends import _registered
-from hgemm.config import Config
 from hgemm.cuda_kernels import toolchain
 
 
@@ -67,14 +66,3 @@ def restored_registry() -> Iterator[None]:
     yield
     _registered.clear()
     _registered.update(before)
-
-
-@pytest.fixture
-def three_warpgroups_followed(request: pytest.FixtureRequest) -> None:
-    """Skips, with Triton 3.9 and newer, what reads the PTX of a specialised kernel whose warpgroups are three: there it
-    is laid out in a way that the emulator does not follow, and of 192 x 192 a few registers are spilled."""
-    import triton
-
-    config = getattr(request.node, "callspec", None) and request.node.callspec.params.get("config")
-    if config and Config.parse(config).warps == 12 and not triton.__version__.startswith(("3.6.", "3.7.", "3.8.")):
-        pytest.skip("the emulator does not follow three warpgroups of this Triton's")

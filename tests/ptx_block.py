@@ -27,7 +27,7 @@ COMPARED = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal
 }  # fmt: skip
 COMPUTED: dict[str, Callable[..., np.ndarray]] = {
-    "mov": lambda a: a, "cvt": lambda a: a, "cvta": lambda a: a, "add": np.add, "sub": np.subtract,
+    "mov": lambda a, high=0: high << 16 | a, "cvt": lambda a: a, "cvta": lambda a: a, "add": np.add, "sub": np.subtract,
     "mul.lo": np.multiply, "mul.hi": lambda a, b: a * b >> 32, "mad.lo": lambda a, b, c: a * b + c,
     "min": np.minimum, "max": np.maximum,
     "div": lambda a, b: np.sign(a) * np.sign(b) * (abs(a) // abs(b)), "shl": np.left_shift, "shr": np.right_shift,
@@ -139,7 +139,7 @@ class Block:
         self.turn = 0
         self.running: dict[int, Iterator[Callable[[], bool]]] = {}  # warps that have not returned
         self.copies: list[Box] = []
-        self.barriers: dict[str, tuple[int, int]] = {}  # warps that have come, and how often it opened
+        self.barriers: dict[int, tuple[int, int]] = {}  # warps that have come, and how often it opened
         body = re.sub(r"//.*", "", body[: body.index("$L__func_end0")])
         tables = r"^\s*(\S+):\s*\.branchtargets([^;]*);"
         self.tables = {name: re.findall(r"\$\w+", text) for name, text in re.findall(tables, body, re.MULTILINE)}
@@ -281,7 +281,7 @@ class Block:
             for rank in ranks:
                 self.of_cluster(rank).receive(self.turn, numbers)
         else:
-            barrier, warps = operands[0], [*numbers, 32 * len(self.warps)][1] // 32
+            barrier, warps = numbers[0], [*numbers, 32 * len(self.warps)][1] // 32
             come, opened = self.barriers.get(barrier, (0, 0))
             self.barriers[barrier] = (0, opened + 1) if come + 1 == warps else (come + 1, opened)
             return lambda: self.barriers[barrier][1] > opened

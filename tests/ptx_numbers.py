@@ -127,6 +127,9 @@ class NumberBlock(Block):
         if re.fullmatch(r"cvt\.rn\.(bf16|f16)x2\.f32", name):
             high, low = (bits(torch.from_numpy(self.floats(warp, x)).to(self.product.dtype)) for x in operands[1:])
             warp.registers[operands[0]] = high.astype(np.int64) << 16 | low
+        elif re.fullmatch(r"cvt\.rn\.(bf16|f16)\.f32", name):
+            rounded = torch.from_numpy(self.floats(warp, operands[1])).to(self.product.dtype)
+            warp.registers[operands[0]] = bits(rounded).astype(np.int64)
         elif name == "stmatrix.sync.aligned.m8n8.x4.shared.b16":
             super().compute(warp, stem, name, kind, operands)
             rows = self.value(warp, operands[0], "u32")

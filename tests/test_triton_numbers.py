@@ -21,9 +21,6 @@ TALL = "192x128x64_s4_w64x32_specialized_tail"
 STORED_AT = r"(?=[\s\S]{,9000}?tensor\.2d\.global\S* \[%rd\d+, \{\2,)"  # the register that was computed
 
 
-pytestmark = pytest.mark.usefixtures("three_warpgroups_followed")
-
-
 @pytest.fixture(autouse=True, scope="module")
 def kept_for_this_file(own_cache: None) -> Iterator[None]:
     yield

@@ -32,9 +32,6 @@ MOST = "192x256x64_s3_w96x64_specialized"  # 192 sums a thread
 IN_ONE_STEP = "128x64x128_s4_w32x32_specialized_tail"
 
 
-pytestmark = pytest.mark.usefixtures("three_warpgroups_followed")
-
-
 @pytest.fixture(autouse=True, scope="module")
 def kept_for_this_file(own_cache: None) -> Iterator[None]:
     yield

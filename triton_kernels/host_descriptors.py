@@ -51,15 +51,16 @@ class Launch:
     """The launches of one kind of product: only the addresses change."""
 
     def __init__(self, kernel: Launcher, config: str, device: torch.device, dtype: torch.dtype, p: Arrangement) -> None:
-        dependent = is_dependent(Config.parse(config), p.M, p.N)
+        parsed = Config.parse(config)
+        dependent = is_dependent(parsed, p.M, p.N)
         self._options = {"A_LAYOUT": p.a_layout, "B_LAYOUT": p.b_layout, **specialized_options(config)}
         if dependent:
             self._options["launch_pdl"] = True
         block_m, block_n = self._options["BLOCK_M"], self._options["BLOCK_N"]
         tiles = -(-p.M // block_m) * -(-p.N // block_n)  # of a cluster, where blocks are one
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        programs = programs_of(Config.parse(config), multiprocessors)
-        sharing = sharing_of(Config.parse(config), multiprocessors, p.M, p.N, p.K)
+        programs = programs_of(parsed, multiprocessors)
+        sharing = sharing_of(parsed, multiprocessors, p.M, p.N, p.K)
         form = (config, device, dtype, p.a_layout, p.b_layout, dependent)
         numbers = (p.M, p.N, p.K, *sharing)
         self._multiply = launcher.Launch(kernel, form, min(programs, sharing.items(tiles)), numbers, self._options)
